@@ -86,8 +86,3 @@ def figure_of(loss: float | None, metrics: Mapping[str, float], choice: str = ""
     value = {**metrics, LOSS: math.nan if loss is None else loss}.get(name, math.nan)
     is_least_best = match[1] == "min" if match else name == LOSS
     return Score(name, value, is_least_best, choice if match else "", part)
-
-
-def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "", part: str = "test") -> Score | None:
-    """The same; None if it is not finite."""
-    return figure_of(loss, metrics, choice, part).finite

@@ -86,7 +86,8 @@ def load_published(name: str) -> Arrays:
 
 def _locate(name: str) -> dict[str, Path]:
     """The path of each file of the data set; downloads those that are missing."""
-    source, folders = PUBLISHED[name], _folders(name)
+    source, roots = PUBLISHED[name], [os.environ.get("HVDTRAIN_DATA"), user_cache()]
+    folders = [Path(os.path.expanduser(root), name) for root in roots if root]
     paths = {file: find_file(folders, file) for file in source.sha256}
     missing = [file for file, path in paths.items() if path is None]
     if missing and is_offline():
@@ -104,12 +105,6 @@ def _locate(name: str) -> dict[str, Path]:
         download(path, [base + path.name for base in bases], source.sha256[file])
         paths[file] = path
     return {file: path for file, path in paths.items() if path}
-
-
-def _folders(name: str) -> list[Path]:
-    """Where a published data set may be: in the user's folder, and last in the cache."""
-    roots = [os.environ.get("HVDTRAIN_DATA"), user_cache()]
-    return [Path(os.path.expanduser(root), name) for root in roots if root]
 
 
 def find_file(folders: list[Path], file: str) -> Path | None:

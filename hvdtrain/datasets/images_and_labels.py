@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,6 @@ class ImagesAndLabels(RowChecks):
     arrays = 2
     of_float64 = "are float64, and become float32"
 
-    def __init__(self, classes: Sequence[Any], columns: tuple[str, ...] = ()) -> None:
-        super().__init__(classes, columns)
-        self._classes = len(classes)
-
     def in_memory(self, where: str, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         if len(arrays) != 2:
             remedy = "give two, images or numbers and labels, or write a task"
@@ -37,8 +32,8 @@ class ImagesAndLabels(RowChecks):
         return images, self._labels(where, labels, len(images))
 
     def _labels(self, where: str, labels: np.ndarray, count: int) -> np.ndarray:
-        if self._classes:
-            return valid_labels(where, labels, count, self._classes)
+        if self.classes:
+            return valid_labels(where, labels, count, self.classes)
         numbers = valid_numbers(where, labels.reshape(len(labels), -1))
         if numbers.shape != (count, 1):
             raise UserError(f"{where}: labels have shape {labels.shape}", "give each row one number to predict")
@@ -50,17 +45,17 @@ class ImagesAndLabels(RowChecks):
         image, label = as_array(item[0]), self.numbered(as_array(item[1]))
         if label is None:
             raise Malformed(f"has the label {printable(str(item[1])):.100}, which is not among the classes")
-        if label.dtype.kind not in ("iu" if self._classes else "iuf") or label.size != 1:
-            wanted = "an integer" if self._classes else "a number"
+        if label.dtype.kind not in ("iu" if self.classes else "iuf") or label.size != 1:
+            wanted = "an integer" if self.classes else "a number"
             raise RowError(f"{place}: has a label of type {label.dtype} and shape {label.shape}", f"return {wanted}")
         if image.ndim not in (1, 2, 3):
             raise Malformed(f"the image has shape {image.shape}, not (height, width) or with channels")
         valid = valid_images(place, image[np.newaxis])[0]
-        if not self._classes:
+        if not self.classes:
             return valid, self._labels(place, label.reshape(1), 1)[0]
         number = int(label.reshape(()))
-        if not 0 <= number < self._classes:
-            raise Malformed(f"the label is {number}, and the data has {self._classes} classes, from 0 on")
+        if not 0 <= number < self.classes:
+            raise Malformed(f"the label is {number}, and the data has {self.classes} classes, from 0 on")
         return valid, np.array(number, np.int64)
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:

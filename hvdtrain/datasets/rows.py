@@ -155,6 +155,7 @@ class RowChecks:
     def __init__(self, classes: Sequence[Any] = (), columns: tuple[str, ...] = ()) -> None:
         """classes: names that labels may be. columns: keys of the rows to use, the label last; none for all."""
         self.columns, self._numbers = columns, {name: number for number, name in enumerate(classes)}
+        self.classes = len(classes)
         self._keys: tuple[Any, ...] | None = columns or None
 
     def in_order(self, place: str, item: Any) -> Any:

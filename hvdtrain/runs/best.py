@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.config.option import invalid
-from hvdtrain.config.score import CHOICE, LOSS, score_of
+from hvdtrain.config.score import CHOICE, LOSS, figure_of
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import MetricsReader, metrics_of
@@ -66,7 +66,7 @@ def _scores(run: Path, choice: str) -> dict[int, float]:
     for record in records.of_kind(records.part):
         measured = metrics_of(record)
         known |= dict.fromkeys(measured)
-        if score := score_of(finite_number(record.get("loss")), measured, choice):
+        if score := figure_of(finite_number(record.get("loss")), measured, choice).finite:
             scores[record["step"]] = score.signed
     if match[2] not in known:
         names = printable(", ".join(known))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain.config.score import ACCURACY, LOSS, score_of
+from hvdtrain.config.score import ACCURACY, LOSS, figure_of
 from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log_to_file
 from hvdtrain.runs.history import Curve, HistoryReader
@@ -72,7 +72,7 @@ def _draw(figure: Figure, curves: Mapping[str, Curve], part: str, title: str, ch
     right.grid(visible=False)
     of_part = {name: curve.values[-1] for name, curve in curves.items() if curve and name.startswith(f"{part} ")}
     newest = {name.removeprefix(f"{part} "): value for name, value in of_part.items() if name != f"{part} {LOSS}"}
-    score, lines = score_of(None, newest, choice), []
+    score, lines = figure_of(None, newest, choice).finite, []
     metric = score.name if score else next(iter(newest), "")
     for axis, name, style, color in (
         (left, metrics.TRAIN_LOSS, "-", BLUE),

@@ -127,12 +127,7 @@ def _is_abandoned(folder: Path) -> bool:
         return False
     if os.path.exists(records) and any(record["kind"] != AT_START for record in metrics.read(records)):
         return False
-    return not any(map(_has_rows, folder.glob("heartbeats/rank-*.json")))
-
-
-def _has_rows(heartbeat: Path) -> bool:
-    """Whether a rank has trained rows, or does not say so."""
-    return read(heartbeat, dict[str, Any]).get("rows") != 0
+    return all(read(beat, dict[str, Any]).get("rows") == 0 for beat in folder.glob("heartbeats/rank-*.json"))
 
 
 def _clear(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hvdtrain.config.option import ARGUMENT, key
 from hvdtrain.config.options import Config
-from hvdtrain.config.score import ACCURACY, Score, score_of
+from hvdtrain.config.score import ACCURACY, Score, figure_of
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
@@ -222,7 +222,7 @@ class RecordedRun:
         return self.score_of(self.chosen.loss, self.tested)
 
     def score_of(self, loss: float | None, metrics: dict[str, float]) -> Score | None:
-        return score_of(loss, metrics, self.config.text("score"), self.part)
+        return figure_of(loss, metrics, self.config.text("score"), self.part).finite
 
     @property
     def images_per_s(self) -> float | None:

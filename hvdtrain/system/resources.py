@@ -180,7 +180,7 @@ def bind_cores(uses_gpu: bool) -> Binding:
     local_rank, ranks = rank_info.detect().local_rank, rank_info.local_size()
     cores = read_cores(before)
     quota = cpu_quota()
-    kept = uses_gpu or (0 < quota < len(before)) or _is_bound(before)
+    kept = uses_gpu or (0 < quota < len(before)) or _granted(before) != before
     part = () if kept else core_share(cores, local_rank, ranks)
     after = frozenset(thread for core in part for thread in core.threads) or before
     if part:
@@ -231,11 +231,6 @@ def read_cores(allowed: Iterable[int], root: Path = DEVICE_ROOT) -> list[Core]:
         siblings = _read_list(root / f"cpu/cpu{thread}/topology/thread_siblings_list") | {thread}
         cores.add(Core(nodes.get(thread, 0), tuple(sorted(siblings & allowed))))
     return sorted(cores)
-
-
-def _is_bound(allowed: frozenset[int]) -> bool:
-    """Whether the process may use less than its control group."""
-    return _granted(allowed) != allowed
 
 
 def _granted(allowed: frozenset[int]) -> frozenset[int]:

@@ -39,7 +39,7 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if config.arg:
         raise UserError(f"--arg {config.arg[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
-    spec = _network_loader_spec(config, network) | _recorded_reading(config, runtime)
+    spec = _network_loader_spec(config, network)
     dataset = load_dataset(**spec)
     shaped = network.for_data(dataset.input_shape, len(dataset.classes), config.model)
     return NetworkTarget(shaped, spec, dataset.table), dataset
@@ -114,19 +114,6 @@ def _network_loader_spec(config: Config, network: Network) -> dict[str, Any]:
         "weight": config.weight_column,
         "as_images": True,
     }
-
-
-def _recorded_reading(config: Config, runtime: RuntimeOptions) -> dict[str, Any]:
-    """Arguments of `load_dataset` by which a resumed run reads its table as before, unless options say otherwise."""
-    if not runtime.resumed:
-        return {}
-    with reading_record(f"--resume {runtime.resumed}"):
-        record = read_json(run_folder(runtime.resumed) / "config.json")
-        if record["config"]["data"] != config.data or not (table := (record.get("network") or {}).get("table")):
-            return {}
-        target = "classes" if table["label"]["kind"] == "category" else "regression"
-        read = {"columns": [column["name"] for column in table["inputs"]], "target": target}
-        return {name: value for name, value in read.items() if getattr(config, name) in ("", "auto")}
 
 
 def recorded_network(path: Path, model: str) -> Network | None:

@@ -165,12 +165,10 @@ class Sums:
         if evaluated.predicted is not None and evaluated.predicted.dtype.kind == "f":
             self._errors.append(error_sums(evaluated.predicted, arrays[1]))
         elif evaluated.predicted is not None and self._by_class.size:
-            self._add_classes(arrays[self._labels_at], evaluated.predicted)
-
-    def _add_classes(self, labels: np.ndarray, predicted: np.ndarray) -> None:
-        np.add.at(self._by_class, labels, np.stack([np.ones(len(labels)), labels == predicted], 1))
-        if self._confusion.size:
-            np.add.at(self._confusion, (labels, predicted), 1)
+            labels = arrays[self._labels_at]
+            np.add.at(self._by_class, labels, np.stack([np.ones(rows), labels == evaluated.predicted], 1))
+            if self._confusion.size:
+                np.add.at(self._confusion, (labels, evaluated.predicted), 1)
 
     def join(self, group: Group, part: EvaluatedPart = "test") -> Evaluation:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.

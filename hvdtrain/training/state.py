@@ -223,9 +223,9 @@ def check_options(config: Config, target: Target, dataset: Dataset, path: Path, 
     """Raise UserError for an option with Resume.SAME that is not that of the checkpoint."""
     if not target.is_of(saved.network):
         raise UserError(
-            f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
-            "--arg differ",
-            "leave out --model and --arg, which then are those of the checkpoint",
+            f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers, "
+            "the columns of its table or --arg differ",
+            "leave out --model and --arg, and give --columns and --target if the run read its table in another way",
         )
     values = {
         "seed": (config.seed, saved.position.seed),

@@ -232,12 +232,8 @@ class RankWatch:
         if first is not last and first.rows is not None and last.rows is not None and seconds > 0:
             speed = max(last.rows - first.rows, 0.0) / seconds
         silent_after_s = max(SILENT_S, LATE_FACTOR * self._delay_s)
-        return RankView(last, max(now - ended, 0.0), speed, _shares(first, last), "", silent_after_s)
-
-
-def _shares(first: Heartbeat, last: Heartbeat) -> StepSeconds | None:
-    """What the time between two heartbeats was spent on; of a rank with one heartbeat, all its time."""
-    return (_steps(last).minus(_steps(first)) if first is not last else _steps(last)).shares
+        spent = _steps(last).minus(_steps(first)) if first is not last else _steps(last)
+        return RankView(last, max(now - ended, 0.0), speed, spent.shares, "", silent_after_s)
 
 
 def _steps(beat: Heartbeat) -> StepSeconds:

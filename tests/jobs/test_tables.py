@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.in_process import command, inside, train_here
+from support.in_process import command, train_here
 from support.jobs import ROOT, newest, result, succeed, train_several
+from support.jobs import run as run_program
 from support.same_bits import assert_same_bits
 from support.stack import FASTEST, INSTALLED, REFERENCE
-
-from hvdtrain.training import replay
 
 CITIES, ROWS = ("Oslo", "Paris", "Rome"), 240
 PRICE = ("--data", "houses.csv", "--label", "price", "--model", "mlp", "--split", "0.8")
@@ -127,23 +126,23 @@ def test_any_ranks_train_the_same_bits(folder):
     assert_same_bits(two / "two", train_here(folder, FASTEST, *options, "--name", "one"))
 
 
-def test_a_run_of_an_earlier_version_keeps_its_columns(folder):
+def test_a_run_of_an_earlier_version_does_not_train_on_other_columns(folder):
     """Which had no record of them but that of the network, and took a column that counts the rows."""
     lines = [f"{row},{row % 7}.5,{row % 12}" for row in range(60)]
     (folder / "ids.csv").write_text("\n".join(["id,a,label", *lines]))
     options = ("--data", "ids.csv", "--model", "mlp", "--split", "0.8", "--columns", "id,a", "--target", "classes")
-    run = train_here(folder, REFERENCE, *options, *FEW, "--epochs", "1", "--name", "earlier")
-    record = json.loads((run / "config.json").read_text())
+    trained = train_here(folder, REFERENCE, *options, *FEW, "--epochs", "1", "--name", "earlier")
+    record = json.loads((trained / "config.json").read_text())
     record["config"] |= {"columns": "", "target": "auto"}
     del record["network"]["table"]["form"], record["network"]["table"]["read"]
-    (run / "config.json").write_text(json.dumps(record))
-    with inside(folder):
-        assert replay.replay(replay.choose(run, None, None, "single")).compared
-    train_here(folder, REFERENCE, "--resume", str(run), "--epochs", "2")
-    assert [
-        column["name"] for column in json.loads((run / "config.json").read_text())["network"]["table"]["inputs"]
-    ] == ["id", "a"]
-    status, output = command(folder, "predict", str(run), "ids.csv")
+    (trained / "config.json").write_text(json.dumps(record))
+    resumed = [sys.executable, "-m", "hvdtrain", "train", "--resume", str(trained), "--epochs", "2"]
+    status, output = run_program(resumed, folder)
+    assert status == 2 and "give --columns and --target if the run read its table in another way" in output
+    succeed([*resumed, "--columns", "id,a", "--target", "classes"], folder)
+    inputs = json.loads((trained / "config.json").read_text())["network"]["table"]["inputs"]
+    assert [column["name"] for column in inputs] == ["id", "a"]
+    status, output = command(folder, "predict", str(trained), "ids.csv")
     assert status == 0 and len(output.splitlines()) == 60
     options = (*options[:-4], *FEW, "--epochs", "1", "--name", "now")
     names = [column["name"] for column in newest(train_here(folder, REFERENCE, *options)).network["table"]["inputs"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -202,8 +202,12 @@ class _Encoder:
         scale, is_plain = self._chosen.scale, self._label.kind == "category" and recipe.is_plain
         if scale == "standard" or (scale == "auto" and scales and not is_plain):
             recipe = recipe.scaled_by(known, train.arrays[1])
-        plain = recipe.inputs if scale == "auto" and scales and is_plain else ()
-        train.advice += tuple(_doubts({column.name: known[column.name] for column in plain}))
+        plain = [column.name for column in recipe.inputs] if scale == "auto" and scales and is_plain else []
+        if names := [name for name in plain if np.abs(known[name]).max() > MAX_PLAIN]:
+            unscaled = f"takes {shown(names)} with numbers above {MAX_PLAIN} as they are"
+            train.advice += (
+                f"{unscaled}: give --scale standard if it does not learn, and --scale none if it is meant",
+            )
         record = recipe.record() | {"read": self._meanings(recipe.inputs)}
         return [source and self._encoded(recipe, cast(ArraySource, source)) for source in sources], record
 
@@ -246,15 +250,6 @@ class _Encoder:
         rows, labels, *others = source.arrays
         matrix = recipe.matrix([self._values[column.name].take(rows) for column in recipe.inputs])
         return source.with_arrays(matrix, recipe.scaled_labels(labels), *others)
-
-
-def _doubts(used_plain: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """What a user may not have meant. used_plain: the numbers that are not scaled, unless the user has said so."""
-    if names := [name for name, numbers in used_plain.items() if np.abs(numbers).max() > MAX_PLAIN]:
-        yield (
-            f"takes {shown(names)} with numbers above {MAX_PLAIN} as they are: give --scale standard if it does not "
-            "learn, and --scale none if this is meant"
-        )
 
 
 def _joined(columns: list[Values]) -> Values:

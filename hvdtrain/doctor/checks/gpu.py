@@ -60,8 +60,11 @@ def _ask_nvidia_smi(context: CheckContext) -> Gpus | None:
 def check_gpu(context: CheckContext) -> Iterator[Finding]:
     """GPUs, their driver, and the CUDA and NCCL of the frameworks"""
     host = gpus(context)
-    if host is None:
-        yield _no_nvidia_smi()
+    if host is None and (Path("/proc/driver/nvidia").exists() or Path("/dev/nvidia0").exists()):
+        text = "a GPU driver is loaded, but nvidia-smi is not on PATH"
+        yield warn(text, "docker run --gpus all, or install nvidia-utils")
+    elif host is None:
+        yield ok("no nvidia-smi: this host trains on its CPU")
     elif host.error:
         remedy = "reboot, or reinstall the driver so that its library matches its kernel module"
         yield fail(f"nvidia-smi cannot reach the driver ({host.error})", remedy)
@@ -77,13 +80,6 @@ def check_gpu(context: CheckContext) -> Iterator[Finding]:
             if has_module(name):
                 yield from _framework_cuda(name, context.framework(name), host)
         yield from _nccl(context)
-
-
-def _no_nvidia_smi() -> Finding:
-    if Path("/proc/driver/nvidia").exists() or Path("/dev/nvidia0").exists():
-        text = "a GPU driver is loaded, but nvidia-smi is not on PATH"
-        return warn(text, "docker run --gpus all, or install nvidia-utils")
-    return ok("no nvidia-smi: this host trains on its CPU")
 
 
 def _visible_devices(host: Gpus) -> Iterator[Finding]:

@@ -160,20 +160,16 @@ def check_mpi(context: CheckContext) -> Iterator[Finding]:
     if mpiruns:
         yield _which_mpirun(context, mpiruns)
         yield from built_for_another_mpi(mpirun_version(context, mpiruns[0]))
+    elif built(context).get("mpi") or "library" in library:
+        text = "mpirun is not on PATH: jobs cannot be started over MPI"
+        yield warn(text, f"export PATH=/path/to/mpi/bin:$PATH, or {stacks.repair_command()}")
     else:
-        yield _no_mpirun(context, library)
+        yield warn("no MPI: mpirun is not on PATH", f"{stacks.repair_command()}, or start jobs with horovodrun --gloo")
     if "library" not in library:
         text = f"mpi4py cannot be imported ({library['error']}): --strategy mpi is not available"
         yield warn(text, "pip install 'hvdtrain[mpi]'")
     elif mpiruns:
         yield _same_mpi(context, mpiruns[0], library)
-
-
-def _no_mpirun(context: CheckContext, library: dict[str, Any]) -> Finding:
-    if built(context).get("mpi") or "library" in library:
-        text = "mpirun is not on PATH: jobs cannot be started over MPI"
-        return warn(text, f"export PATH=/path/to/mpi/bin:$PATH, or {stacks.repair_command()}")
-    return warn("no MPI: mpirun is not on PATH", f"{stacks.repair_command()}, or start jobs with horovodrun --gloo")
 
 
 def _which_mpirun(context: CheckContext, paths: list[Path]) -> Finding:

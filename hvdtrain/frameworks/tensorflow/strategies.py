@@ -144,13 +144,13 @@ class TensorFlowDistributed(TensorFlowStrategy):
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         parts = [np.split(array, self.devices) for array in rows]
         distribute = self.distribution.experimental_distribute_values_from_function
-        arrays = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
+        first = self.group.rank * self.devices  # of the replicas of this process
+        arrays = [
+            distribute(lambda context, p=part: tf.constant(p[context.replica_id_in_sync_group - first]))
+            for part in parts
+        ]
         losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, lr))
         return tf.add_n([tf.identity(loss) for loss in losses])
-
-    def _device(self, context: Any) -> int:
-        """Number of this replica among those of this process."""
-        return context.replica_id_in_sync_group - self.group.rank * self.devices
 
     @tf.function(reduce_retracing=True)
     def _run_on_replicas(self, step: Step, *arguments: Any) -> Any:

@@ -37,7 +37,8 @@ class TorchNetwork(nn.Module):
         for layer in network.walk():
             match layer:
                 case kinds.Conv():
-                    self._add(layer.name, _convolution(layer))
+                    sizes = layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.padding
+                    self._add(layer.name, nn.Conv2d(*sizes, groups=layer.groups, bias=layer.bias))
                 case kinds.Dense():
                     self._add(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
                 case kinds.BatchNorm():
@@ -90,12 +91,6 @@ class TorchNetwork(nn.Module):
             case kinds.Flatten():
                 return x.flatten(1)
         raise TypeError(f"{layer} is not a layer")
-
-
-def _convolution(layer: kinds.Conv) -> nn.Conv2d:
-    return nn.Conv2d(
-        layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.padding, groups=layer.groups, bias=layer.bias
-    )
 
 
 def scale_pixels(images: torch.Tensor, layout: torch.memory_format = torch.preserve_format) -> torch.Tensor:

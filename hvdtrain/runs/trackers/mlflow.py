@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run
+from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 from hvdtrain.runs.trackers import Tracker, scalars
@@ -36,7 +36,8 @@ class MLflow(Tracker):
         folder = Path(config["folder"])
         self._client = MlflowClient(tracking_uri=_store(folder))
         self._experiment = self._find_experiment()
-        earlier = self._find_run(run_id)
+        found = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{run_id}'", max_results=1)
+        earlier = found[0] if found else None
         self._continued = earlier is not None
         tags = {TAG: run_id, "hvdtrain.folder": printable(str(folder))}
         run = earlier or self._client.create_run(self._experiment, tags=tags, run_name=printable(folder.name))
@@ -64,10 +65,6 @@ class MLflow(Tracker):
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         experiment = self._client.get_experiment_by_name(name)
         return experiment.experiment_id if experiment else self._client.create_experiment(name)
-
-    def _find_run(self, run_id: str) -> Run | None:
-        runs = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{run_id}'", max_results=1)
-        return runs[0] if runs else None
 
 
 def _store(folder: Path) -> str | None:

@@ -9,11 +9,11 @@ import logging
 import resource
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from flask import Flask, Response, abort, request
 from waitress import create_server
@@ -72,7 +72,7 @@ def serve(paths: list[Path], address: str, token_file: Path | None, say: Callabl
         )
         server.channel_class = PageConnection
         gc.set_threshold(COLLECT_AFTER)
-        before = signal.signal(signal.SIGTERM, _exit)
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         try:
             say(f"serving runs at {url_of(bound)}" + (f"?token={token}" if token else ""))
             server.run()  # ends at KeyboardInterrupt and SystemExit
@@ -113,10 +113,6 @@ class PageConnection(HTTPChannel):
         if not self.requests and time.monotonic() - self._waits_since > MAX_WAIT:
             self.will_close = True
         return super().writable()
-
-
-def _exit(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(0)
 
 
 def make_app(paths: list[Path], access: Access) -> Flask:

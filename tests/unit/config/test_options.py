@@ -15,7 +15,7 @@ from support.errors import refused
 from hvdtrain.config.option import convert, types
 from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.config.recipes import RECIPES
-from hvdtrain.config.score import score_of
+from hvdtrain.config.score import figure_of
 from hvdtrain.config.sources import KINDS, CommandLine, from_record, to_record
 from hvdtrain.errors import UserError
 
@@ -103,7 +103,7 @@ def test_help_shows_twenty_options_and_asked_for_all_of_them(program):
     ],
 )
 def test_which_figure_is_the_score(loss, metrics, choice, expected):
-    score = score_of(loss, metrics, choice)
+    score = figure_of(loss, metrics, choice).finite
     assert (score and score[:3]) == expected
     assert not score or score.choice == (choice if choice != "auto" else "")
 
@@ -111,7 +111,7 @@ def test_which_figure_is_the_score(loss, metrics, choice, expected):
 def test_a_better_value_is_before_a_worse_one():
     values = [-1e30, -5.0, -1e-3, -2e-17, 0.0, 4.35e-17, 4.36e-17, 1e-6, 0.1, 3.0, 1e9, 4.35e19, 4.36e19]
     for choice in ("", "min:x", "max:x", "min:loss"):
-        orders = [score_of(value, {"x": value}, choice).order for value in values]
+        orders = [figure_of(value, {"x": value}, choice).finite.order for value in values]
         assert orders == sorted(orders, reverse=choice != "max:x")
         assert min(orders) > () and len(set(orders)) == len(orders)
         rough = [order[:1] for order in orders]  # all that a checkpoint of an earlier version has

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.config.score import score_of
+from hvdtrain.config.score import figure_of
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.training.run import RunContext, learning_rate
 
@@ -93,7 +93,7 @@ def trained(losses, patience, at=None):
     for loss in losses[at.epoch :]:
         at = dataclasses.replace(at, epoch=at.epoch + 1)
         for _ in range(2):  # ranks that change evaluate again
-            score = score_of(loss, {})
+            score = figure_of(loss, {}).finite
             at = at.scored(score.order if score else (), "")
         if at.has_waited(patience, ""):
             break
@@ -121,7 +121,7 @@ def test_a_run_ends_when_no_epoch_was_better_for_so_long(losses, patience, ends,
 
 def test_another_score_begins_anew():
     at = dataclasses.replace(Position().scored((0.9,), ""), epoch=4)
-    score = score_of(5.0, {"perplexity": 30.0}, "min:perplexity")
+    score = figure_of(5.0, {"perplexity": 30.0}, "min:perplexity").finite
     assert at.has_waited(4, "") and not at.has_waited(4, score.choice), "a run that has ended goes on"
     assert not at.scored(score.order, score.choice).has_waited(4, score.choice)
     assert not at.scored((), score.choice).has_waited(4, score.choice), "also where that is not finite at first"
