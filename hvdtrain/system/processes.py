@@ -62,7 +62,7 @@ def end_descendants(variable: str = "", limit_s: float = 5.0) -> None:
     """
     deadline = time.monotonic() + limit_s
     while (variable or reap_orphans()) and time.monotonic() < deadline:
-        left = [pid for pid in descendants() if not variable or variable in environment_of(pid)]
+        left = [pid for pid in descendants() if not variable or _has_variable(pid, variable)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -100,6 +100,10 @@ def environment_of(pid: int) -> dict[str, str]:
     except OSError:  # it has ended, or runs as another user
         return {}
     return dict(os.fsdecode(entry).partition("=")[::2] for entry in entries if entry)
+
+
+def _has_variable(pid: int, name: str) -> bool:
+    return name in environment_of(pid)
 
 
 def mapped_files() -> set[str]:
