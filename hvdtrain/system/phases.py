@@ -119,7 +119,8 @@ class Phases:
         """The current phase ends here, and this one begins."""
         before = self.current
         if self.is_recording:
-            self._mark(phase.name)
+            self._drain()
+            self._marks.append((phase.name, now()))
         elif phase is before:
             return
         at = time.perf_counter()
@@ -156,10 +157,6 @@ class Phases:
         end = now()
         marks, self._marks = self._marks, [(self.between.name, end)]
         self._steps.append(StepSpans(step, _spans(marks, end)))
-
-    def _mark(self, name: str) -> None:
-        self._drain()
-        self._marks.append((name, now()))
 
     def _drain(self) -> None:
         if self.wait:

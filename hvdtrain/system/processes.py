@@ -201,13 +201,14 @@ def handling(number: int) -> list[int]:
 
 
 def _program(pid: int) -> str:
-    """Its executable; empty for one that has ended, and for a worker, which has that of the process that started it.
+    """Its executable; empty for one that has ended, and for a worker, which is a fork or multiprocessing has started.
 
     Workers of PyTorch's DataLoader handle SIGTERM, also where their program does not.
     """
     with contextlib.suppress(OSError):
-        program, parent = os.readlink(f"/proc/{pid}/exe"), parent_of(pid)
-        return "" if parent != os.getpid() and program == os.readlink(f"/proc/{parent}/exe") else program
+        parent, line = parent_of(pid), Path(f"/proc/{pid}/cmdline").read_bytes()
+        is_worker = line == Path(f"/proc/{parent}/cmdline").read_bytes() or b"multiprocessing" in line
+        return "" if is_worker and parent != os.getpid() else os.readlink(f"/proc/{pid}/exe")
     return ""
 
 

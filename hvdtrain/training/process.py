@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import rules
@@ -275,8 +275,8 @@ def _end_at_once_by_interrupt() -> None:
     Python's own handler waits until a library returns, and then prints a traceback. A process that ignores Ctrl-C, as
     in the background of a shell, still does.
     """
-    replaced: set[Any] = {signal.default_int_handler}
-    if agent_pipe.send(ProcessIdentity.current()):  # whose signals are for this process, whatever its shell ignores
-        replaced.add(signal.SIG_IGN)
-    if signal.getsignal(signal.SIGINT) in replaced:
+    if (handler := signal.getsignal(signal.SIGINT)) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # The agent's signals are for this process, from now on, and whatever its shell ignores.
+    if agent_pipe.send(ProcessIdentity.current()) and handler == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -19,7 +19,8 @@ TOGETHER = {
 """Files whose tests compare runs of the same jobs, and those whose jobs run on the same hosts."""
 APART = {
     *(f"tests/contracts/test_{name}.py" for name in ("combinations", "one_hash")),
-    *("tests/faults/test_chaos.py", "tests/fuzz/test_drawn_models.py", "tests/jobs/test_benchmarks.py"),
+    *("tests/faults/test_chaos.py", "tests/fuzz/test_drawn_models.py"),
+    *(f"tests/jobs/test_{name}.py" for name in ("benchmarks", "requests")),
 }
 """Files each of whose tests starts jobs of its own, which may take minutes."""
 SECONDS = {"tests/unit": (0.1, 1.0), "tests/contracts": (2.0, 4.0)}

@@ -25,6 +25,10 @@ if not os.fork():
 time.sleep(60)
 """
 HANDLES = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: None); {WAITS}"
+STARTS = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {HANDLES!r}])"
+SPAWNS = (
+    f"import multiprocessing; multiprocessing.get_context('spawn').Process(target=exec, args=({HANDLES!r},)).start()"
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +36,8 @@ HANDLES = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: None);
     [
         ([sys.executable, "-c", HANDLES], signal.SIGTERM, "program"),
         ([sys.executable, "-c", f"import time; {WAITS}"], signal.SIGTERM, "none"),
+        ([sys.executable, "-c", STARTS], signal.SIGTERM, "another"),
+        ([sys.executable, "-c", SPAWNS], signal.SIGTERM, "none"),
         ([sys.executable, "-c", WORKER.replace("HANDLER", "lambda *_: None")], signal.SIGTERM, "none"),
         ([sys.executable, "-c", WORKER.replace("HANDLER", "signal.SIG_IGN")], signal.SIGTERM, "none"),
         (["sh", "-c", f"{sys.executable} -c '{HANDLES}'; true"], signal.SIGTERM, "another"),

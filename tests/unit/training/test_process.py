@@ -218,3 +218,16 @@ def test_second_ctrl_c_ends_at_once(stopping):
     send(stopping, signal.SIGINT, apart_s=0)
     _, errors = stopping.communicate(timeout=30)
     assert (stopping.returncode, errors) == (130, "hvdtrain: rank 0: interrupted\n")
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_an_interrupt_that_follows_at_once_prints_no_traceback(monkeypatch, handler):
+    """As the agent may send one as soon as it knows the process."""
+    at_sending = []
+    monkeypatch.setattr(process.agent_pipe, "send", lambda _: not at_sending.append(signal.getsignal(signal.SIGINT)))
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        process._end_at_once_by_interrupt()
+        assert signal.default_int_handler not in at_sending and signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
