@@ -54,7 +54,7 @@ class Supervisor:
         """All that have registered, by their keys."""
         # After a failure launchers say in many lines what the report has said in one.
         self._processes = JobProcesses(
-            job, variables, console, lambda: self._ends.failure is not None, self._on_process_end
+            job, variables, console, lambda: bool(self._ends.failure) or self._ends.over.is_set(), self._on_process_end
         )
         self._listening, self._addresses = listening(job)
         self._ranks = RunningRanks(job, self._listening, variables, self._processes, self._ends, console)

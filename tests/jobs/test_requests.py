@@ -4,10 +4,12 @@ Needs processes: what shells, `timeout`, uv, make and launchers do with signals 
 """
 
 import itertools
+import os
 import re
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,14 +69,14 @@ EACH = 5
 CASES = [*QUICK, *(pytest.param(*case, marks=MATRIX) for case in ALL[::EACH] if case not in QUICK)]
 
 
-def started(folder: Path, wrapper: str, by: list[str]) -> PrintedJob:
+def started(folder: Path, wrapper: str, by: list[str], **variables: str) -> PrintedJob:
     if wrapper == "uv" and not shutil.which("uv"):
         pytest.skip("uv is not installed")
     if wrapper in SCRIPTS:
         (folder / f"{wrapper}.sh").write_text(f"{PREPARING}\n{SCRIPTS[wrapper]}\n")
 
     def begin(command: list[str], where: Path) -> subprocess.Popen[str]:
-        return start(command, where, **{STEP_S: "0.1"})
+        return start(command, where, **{STEP_S: "0.1"}, **variables)
 
     return PrintedJob(folder, [*by, *WRAPPERS[wrapper], *TRAINING], begin)
 
@@ -105,3 +107,26 @@ def test_a_request_ends_in_a_checkpoint_or_a_line(tmp_path, by, wrapper, number,
     assert (status, "Traceback" in job.output) == (75, False), job.output
     step = int(re.search(r"was asked to stop by \w+; the checkpoint of step (\d+)", job.output)[1])
     assert newest(folder).position.step == step and (last_step(folder) or 0) <= step, job.output
+
+
+LATE = """#!/bin/sh
+trap "echo the launcher was ended" TERM
+{} "$@" &
+wait $!
+sleep 60 &
+wait
+"""
+
+
+def test_what_a_launcher_prints_after_the_ranks_have_stopped_is_not_shown(tmp_path):
+    """Such as horovodrun's traceback, where it ends later than it may."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    (folder / "mpirun").write_text(LATE.format(shutil.which("mpirun", path=path)))
+    (folder / "mpirun").chmod(0o755)
+    job = started(tmp_path, "python", LAUNCHERS["mpirun"], PATH=f"{folder}{os.pathsep}{path}")
+    run = tmp_path / "runs" / "run"
+    wait_for(lambda: (last_step(run) or 0) > 2 or job.process.poll() is not None, 60, lambda: job.output)
+    job.process.send_signal(signal.SIGTERM)
+    assert (job.process.wait(60), "was ended" in job.output) == (75, False), job.output
