@@ -67,7 +67,7 @@ case $STACK-$DEVICE in
         ;;
     tensorflow-cpu) ;;
     all-cuda)
-        : "${EXTRAS:=pytorch,mxnet-cu112,tensorflow-cuda,mpi,plots,report,web,completion,tensorboard,prometheus}"
+        : "${EXTRAS:=pytorch,mxnet-cu112,tensorflow-cuda,mpi,plots,report,web,completion,tensorboard}"
         : "${extra_index:=https://download.pytorch.org/whl/cu118}"
         for_cuda_11
         ;;

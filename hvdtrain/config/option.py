@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.text import did_you_mean
 
-Kind = TypeVar("Kind")
 NUMBER_LIMIT = 1 << 53
 """Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
 SHOWN_CHARACTERS = 80

@@ -297,7 +297,7 @@ class RuntimeOptions:
     timeline: str = option("", WATCH, parse=StepRange.parse, form=STEPS)
     """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
     tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True, is_common=True)
-    """Where records also go: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
+    """Where records also go: tensorboard, mlflow, wandb, or a package's; may be given several times."""
     on_end: str = option("", WATCH, per_rank=True)
     """Shell command that rank 0 runs when training ends, with HVDTRAIN_STATUS and more in its environment."""
     quiet: bool = option(False, WATCH, per_rank=True)

@@ -67,7 +67,7 @@ def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
 def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed):
     """MLflow and W&B have one run, and each step once, in order; TensorBoard shows the run that was resumed."""
     libraries = [name for name in ("mlflow", "wandb") if importlib.util.find_spec(name)]
-    given = [*chosen("recorder", "killing", "prometheus", "tensorboard", *libraries), "--checkpoint-every", "6"]
+    given = [*chosen("recorder", "killing", "tensorboard", *libraries), "--checkpoint-every", "6"]
     told = "env | grep ^HVDTRAIN_ > told-$HVDTRAIN_STATUS"
     restarted = launch("local", 2, "--restarts", "1", "--on-end", told)
     command = [*restarted, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--resume", "auto", *given]
@@ -84,7 +84,6 @@ def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed
     assert trained[-3] == (8, True) and trained[-1] == (12, False)
     assert [path.name for path in tmp_path.glob("told-*")] == ["told-finished"]
     assert f"HVDTRAIN_RUN_ID={run_id}\n" in (tmp_path / "told-finished").read_text()
-    assert 'status="finished"} 1.0' in (folder / "metrics.prom").read_text()
     assert len(list((folder / "tensorboard").iterdir())) == 2
     for library in libraries:
         steps = {"mlflow": steps_in_mlflow, "wandb": steps_in_wandb}[library](folder, run_id)

@@ -19,7 +19,6 @@ GROUP = "hvdtrain.trackers"
 """The group of entry points."""
 BUILT_IN = {
     "mlflow": "hvdtrain.runs.trackers.mlflow:MLflow",
-    "prometheus": "hvdtrain.runs.trackers.prometheus:Prometheus",
     "tensorboard": "hvdtrain.runs.trackers.tensorboard:TensorBoard",
     "wandb": "hvdtrain.runs.trackers.wandb:WeightsAndBiases",
 }

@@ -26,7 +26,6 @@ EXTRAS = {
     "web": ["flask", "waitress"],
     "completion": ["shtab"],
     "tensorboard": ["tensorboardX"],
-    "prometheus": ["prometheus_client"],
     "sweep": ["optuna"],
     "tables": ["pyarrow"],
     "heif": ["pillow_heif"],

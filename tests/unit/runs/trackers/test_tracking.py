@@ -7,7 +7,6 @@ import time
 from types import ModuleType
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from support.errors import refused
 from support.events import read_events
 from support.jobs import wait_for
@@ -16,7 +15,6 @@ from support.trackers import install
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.runs import trackers
 from hvdtrain.runs.trackers import scalars, tracking
-from hvdtrain.runs.trackers.prometheus import Prometheus
 from hvdtrain.runs.trackers.tracking import Delivery, Tracking
 
 CONTENT = {
@@ -102,9 +100,7 @@ def test_an_unusable_tracker(tmp_path, monkeypatch, name, reason):
     trackers.check(["recorder", "tensorboard"])
 
 
-@pytest.mark.parametrize(
-    ("name", "library"), [("mlflow", "mlflow"), ("tensorboard", "tensorboardX"), ("prometheus", "prometheus_client")]
-)
+@pytest.mark.parametrize(("name", "library"), [("mlflow", "mlflow"), ("tensorboard", "tensorboardX")])
 def test_a_tracker_whose_library_is_missing(monkeypatch, name, library):
     monkeypatch.setenv(*trackers.SILENT["mlflow"])
     for module in [known for known in sys.modules if known.startswith(f"{library}.")]:
@@ -214,30 +210,6 @@ def record(step, repeated=False, **values):
     return {"kind": "train", "step": step, "time": 1000.0 + step, "epoch": step / 2, "repeated": repeated, **values}
 
 
-def test_prometheus_reads_odd_names(tmp_path):
-    folder = tmp_path / ODD
-    folder.mkdir()
-    tracker = Prometheus()
-    tracker.start("0123456789abcdef", {**CONFIG, "folder": str(folder), "step": 3})
-    tracker.log(record(4, loss=0.5, compute_s=[1.0, 3.0], unknown_s=None, note="text", **{ODD: float("nan")}))
-    tracker.end("stopped")
-    text = (folder / "metrics.prom").read_text()
-    found = {
-        (one.name, *(one.labels.get(name) for name in ("kind", "name", "rank", "status")), one.labels["run"]): one.value
-        for family in text_string_to_metric_families(text)
-        for one in family.samples
-    }
-    odd = ODD.replace("\n", "\\n")
-    assert found["hvdtrain_value", "train", "loss", None, None, odd] == 0.5
-    assert str(found["hvdtrain_value", "train", odd, None, None, odd]) == "nan"
-    assert [found["hvdtrain_rank_value", "train", "compute_s", rank, None, odd] for rank in "01"] == [1.0, 3.0]
-    assert found["hvdtrain_step", None, None, None, None, odd] == 4
-    assert found["hvdtrain_record_time_seconds", None, None, None, None, odd] == 1004
-    statuses = {name: value for (_, _, _, _, name, _), value in found.items() if name}
-    assert statuses == {"training": 0, "finished": 0, "stopped": 1, "failed": 0}
-    assert [path.name for path in folder.iterdir()] == ["metrics.prom"]
-
-
 def test_tensorboard_forgets_the_steps_that_are_repeated(tmp_path, monkeypatch):
     """TensorBoard discards what older files have from the step of the start on."""
     monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", ModuleType("notf"))  # else it imports TensorFlow
@@ -295,24 +267,6 @@ def test_mlflow_continues_a_run(tmp_path, monkeypatch):
     found = [(one.step, one.value, one.timestamp) for one in history]
     assert found == [(step, float(step), 1_000_000 + 1000 * step) for step in (1, 2, 3)]
     assert runs["f" * 16].data.metrics["train/loss"] == 5.0
-
-
-def test_prometheus_has_no_values_of_ranks_that_are_gone(tmp_path, monkeypatch):
-    """In the folder that the node exporter reads."""
-    monkeypatch.setenv("HVDTRAIN_PROMETHEUS_DIR", str(tmp_path))
-
-    def of_ranks():
-        lines = (tmp_path / "hvdtrain-0123456789abcdef.prom").read_text().splitlines()
-        found = [line for line in lines if line.startswith("hvdtrain_rank_value{") and 'name="compute_s"' in line]
-        return sorted((line.partition('rank="')[2][0], float(line.split()[-1])) for line in found)
-
-    tracker = Prometheus()
-    tracker.start("0123456789abcdef", {**CONFIG, "folder": str(tmp_path / "run"), "step": 3})
-    tracker.log(record(4, compute_s=[1.0, 2.0, 3.0]))
-    tracker.log(record(5, compute_s=[1.5, None, 3.5]))
-    assert of_ranks() == [("0", 1.5), ("2", 3.5)]
-    tracker.log(record(6, compute_s=[1.0, 2.0]))
-    assert of_ranks() == [("0", 1.0), ("1", 2.0)]
 
 
 def test_records_of_ranks_that_left_have_numbers():
