@@ -93,7 +93,9 @@ def _rows(file: Path, shape: Shape, invert: bool, recipe: TableRecipe | None) ->
     """The image of a file, or the rows of a table, which are images of 1 x 1 x n. Raises UserError."""
     if not recipe:
         return [str(file)], read_image(file, shape, invert)[np.newaxis]
-    table = TableFile(file, recipe.texts, recipe.form)
+    table = TableFile(file, recipe.kinds, recipe.form)
+    for note in table.guesses:
+        print(f"{file}: {note}", file=sys.stderr)
     return [f"{file}:{row}" for row in range(len(table))], recipe.encode(table)[:, np.newaxis, np.newaxis]
 
 

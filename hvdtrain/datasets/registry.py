@@ -220,11 +220,10 @@ def _load_npz(name: str, path: Path) -> LoadedSources:
         files = [(path / f"{part}.npz", ["images", "labels"]) for part in parts]
     else:
         file = path if path.is_file() else next(file for file in sorted(path.glob("*.npz")) if file.name[0] != ".")
-        files = [(file, ["x_train", "y_train", "x_test", "y_test"])]
+        with np.load(file, allow_pickle=False) as held:
+            beside = parts_beside({key[2:] for key in held.files if key.startswith("x_")}, file)
+        files = [(file, [f"{kind}_{part}" for part in ("train", *(beside or ["test"])) for kind in "xy"])]
     arrays, first = tuple(array for file, names in files for array in read_npz(file, names)), files[0][0]
-    with np.load(first, allow_pickle=False) as held:
-        beside = parts_beside({key[2:] for key in held.files if key.startswith("x_")}, first)
-    arrays += read_npz(first, [f"{kind}_{part}" for part in beside if part != "test" for kind in "xy"])
     names = read_npz(first, ("classes",), missing=True)
     if not names:
         return LoadedSources.of_arrays(name, arrays)

@@ -100,22 +100,19 @@ def load_npy(name: str, folder: Path, skip: bool) -> LoadedSources:
     The names of the classes are those in classes.txt if it is there.
     name: of the data in messages. skip: see `CheckedRows`. Raises UserError for a file that is missing or not valid.
     """
-    for file in NPY_FILES:
-        if not (folder / file).exists():
-            raise UserError(f"{folder / file}: missing", f"put {', '.join(NPY_FILES)} into one folder")
     classes, sources = read_class_names(folder), []
     names = {path.name.removesuffix("-images.npy") for path in folder.glob("*-images.npy")}
-    for part in ("train", *parts_beside(names, name)):
-        images, path = NpyFile(folder / f"{part}-images.npy"), folder / f"{part}-labels.npy"
+    for part in ("train", *(parts_beside(names, name) or ["test"])):
+        files = [folder / f"{part}-{kind}.npy" for kind in ("images", "labels")]
+        for file in files:
+            if not file.exists():
+                raise UserError(f"{file}: missing", f"put {', '.join(NPY_FILES)} into one folder")
+        images, numbers = map(NpyFile, files)
         check_image_shape(f"{images.path}: the", images.shape)
-        labels = compact_labels(str(path), _array_in(path), len(images), len(classes) or None)
+        with wrap_errors(files[1], SAVE_AGAIN):
+            labels = numbers[np.arange(len(numbers))]
+        labels = compact_labels(str(files[1]), labels, len(images), len(classes) or None)
         if part == "train":
             classes = names_or_numbers(str(folder / "classes.txt"), classes, labels)
         sources.append(NpyRows(f"{name}: {part}", images, labels, len(classes), skip))
     return LoadedSources(dict(zip(PARTS, sources, strict=False)), classes)
-
-
-def _array_in(path: Path) -> np.ndarray:
-    file = NpyFile(path)
-    with wrap_errors(path, SAVE_AGAIN):
-        return file[np.arange(len(file))]

@@ -128,9 +128,12 @@ def rows_of_loader(name: str, rows: Any) -> Any:
     """
     if not (hasattr(rows, "dataset") and hasattr(rows, "batch_size") and hasattr(rows, "collate_fn")):
         return rows
-    batches = type(getattr(rows, "batch_sampler", None)).__name__
-    collate = getattr(rows.collate_fn, "__name__", "its collate_fn")
-    sampler = type(rows.sampler).__name__ if batches in ("BatchSampler", "NoneType") else batches
+    batches, collate = getattr(rows, "batch_sampler", None), getattr(rows.collate_fn, "__name__", "its collate_fn")
+    is_plain = type(batches).__name__ in ("BatchSampler", "NoneType")
+    chosen: Any = getattr(batches, "sampler", rows.sampler) if is_plain else batches
+    sampler = type(chosen).__name__
+    if sampler in DEFAULT_SAMPLERS[:2] and len(chosen) != len(rows.dataset):
+        sampler += f" of {len(chosen)} rows"
     for part, usual in ((collate, ("default_collate", "default_convert")), (sampler, DEFAULT_SAMPLERS)):
         if part not in usual:
             reason = f"{name}: a DataLoader with {part}, which hvdtrain does not call, as it makes the batches itself"
@@ -154,10 +157,10 @@ def load_python(name: str, reference: str, skip: bool, columns: Columns = NO_COL
             data = data()
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
+    classes = data.classes if isinstance(data, Dataset) else data.get("classes") if isinstance(data, Mapping) else None
     data = rows_of_loader(name, parts_of(data))
     if all(map(_is_array, data)) if isinstance(data, tuple | list) else is_rows(data):  # one part
         data = (data, None)
-    classes = None
     if isinstance(data, tuple | list) and len(data) > 2 and _are_classes(data[-1]):
         *data, classes = data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
@@ -191,9 +194,9 @@ def is_rows(data: Any) -> bool:
 
 def _are_classes(value: Any) -> bool:
     """Whether it is a number of classes or their names, and not rows."""
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         return all(isinstance(name, str | int | np.integer) for name in value)
-    return value is None or isinstance(value, int | range | Set | Mapping)
+    return value is None or getattr(value, "shape", None) == () or isinstance(value, int | range | Set | Mapping)
 
 
 def _image_and_label(name: str, rows: Any, columns: Columns) -> tuple[str, ...]:
@@ -201,6 +204,7 @@ def _image_and_label(name: str, rows: Any, columns: Columns) -> tuple[str, ...]:
     if not isinstance(getattr(rows, "column_names", ...), list | tuple | None):
         check_no_columns(name, columns)
         return ()
+    check_no_columns(name, columns._replace(label="", inputs=()))
     names = rows.column_names or next(iter(rows), ())  # a stream may not know them
     labels = [columns.label] if columns.label else [column for column in names if column.lower() in LABEL_NAMES]
     images = list(columns.inputs) or [column for column in names if column not in labels]
@@ -233,9 +237,21 @@ def _targets(rows: Any, count: int, columns: tuple[str, ...]) -> np.ndarray | No
     return labels if labels.dtype.kind in ("iuU" if columns else "iu") and labels.shape == (count,) else None
 
 
+def _in_order(classes: Any) -> Any:
+    """The names of classes by their numbers, or how many there are; None where there are none."""
+    if getattr(classes, "shape", None) == ():
+        return int(classes)
+    if isinstance(classes, Set):  # whose order differs by process
+        return sorted(classes, key=str) or None
+    if isinstance(classes, Mapping):  # of numbers to names, or of names to numbers
+        pairs = sorted(pair if isinstance(pair[0], int) else pair[::-1] for pair in classes.items())
+        return [name for _, name in pairs] or None
+    return classes if classes is None or isinstance(classes, int) or len(classes) else None
+
+
 def _class_names(name: str, rows: Any, given: Any, pair: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the classes, or their numbers; none where labels are numbers to predict."""
-    known = getattr(rows, "classes", None) if given is None else given
+    known = _in_order(getattr(rows, "classes", None) if given is None else given)
     if known is None:
         source = as_source(f"{name}: train", rows, checks=RowChecks(columns=pair))
         is_labeled = isinstance(source, ArraySource) and len(source.arrays) > 1

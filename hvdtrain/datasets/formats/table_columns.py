@@ -116,9 +116,9 @@ class TableRecipe:
         return ((labels.astype(np.float64) - self.label.shift) / self.label.scale).astype(np.float32)
 
     @property
-    def texts(self) -> list[str]:
-        """The columns that are read as text."""
-        return [column.name for column in self.inputs if column.kind == "category"]
+    def kinds(self) -> dict[str, Kind]:
+        """What the columns are read as."""
+        return {column.name: column.kind for column in self.inputs}
 
     def encode(self, table: TableFile) -> np.ndarray:
         """The inputs of all rows, float32 (n, numbers). Raises UserError for a table without these columns."""

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,16 @@ MISSING = ("?", "-", ".", "None", "<NA>", "NaT", r"\N")
 """A missing number or date in a CSV file, besides what pyarrow takes for one (empty, NA, #N/A, null, NaN ...)."""
 DAYS = ("{0}/{1}/", "{0}-{1}-", "%d.%m.", "%d-%b-", "%d %b ", "%b %d, ")
 """Dates in a CSV file, before a year; {0} and {1} are month and day, or day and month."""
-DATES = (*(f"{day}%{year}" for year in "yY" for day in DAYS), "%Y/%m/%d", "%Y.%m.%d", "%Y. %m. %d.", "%Y年%m月%d日")
+DATES = (
+    *(f"{day}%{year}" for year in "yY" for day in DAYS),
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%Y. %m. %d.",
+    "%Y年%m月%d日",
+)
 """Besides ISO 8601. %Y comes after %y, as it also takes years of two digits."""
+TEXTS = ("string", "null")
 TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 UNIT = (
     "(?:AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|ISK|JPY|KRW|MXN|MYR|NOK|NZD|PHP|"
@@ -43,8 +51,8 @@ NUMBER = (
     rf"(?:[MARK][0-9]*)?(?:[eE][+-]?[0-9]+)?\pZ*{UNIT}[)]?$"
 )
 """A number, for RE2, with a currency or percent sign; groups are of thousands, in India also of hundreds of them."""
-SAMPLE = 1 << 16
-"""Characters that are read at a time."""
+SAMPLE, FIRST_BLOCK = 1 << 16, 1 << 20
+"""Characters that are read at a time, and bytes that pyarrow reads first."""
 
 
 @dataclass(frozen=True)
@@ -63,22 +71,23 @@ class CsvForm:
 class TableFile:
     """A file, and its columns. Raises UserError if it cannot be read, or has no rows or a name twice.
 
-    texts: columns that are read as text, even where a CSV file has only numbers in them. usual: see `csv_form`.
+    kinds: what training has read columns as. Those of a category are text, even where a CSV file has only numbers in
+    them; of the others, the form is found. usual: see `csv_form`.
     """
 
-    def __init__(self, path: Path, texts: Collection[str] = (), usual: CsvForm | None = None) -> None:
+    def __init__(self, path: Path, kinds: Mapping[str, str] | None = None, usual: CsvForm | None = None) -> None:
         self.path = path
         self.form: CsvForm | None = None
         self.guesses: list[str] = []
         with wrap_errors(path, "write the table again, with a header as its first line", "read as a table"):
-            self._table = self._read(texts, usual)
+            self._table = self._read(kinds or {}, usual)
         self.names: list[str] = self._table.column_names
         if twice := sorted({name for name in self.names if self.names.count(name) > 1}):
             raise UserError(f"{path}: two columns have the name {shown(twice)}", "rename one, or add a header")
         if not len(self):
             raise UserError(f"{path}: has no rows below its header", "give it at least 1")
 
-    def _read(self, texts: Collection[str], usual: CsvForm | None) -> pyarrow.Table:
+    def _read(self, kinds: Mapping[str, str], usual: CsvForm | None) -> pyarrow.Table:
         """The table, by its suffix. Raises UserError if pyarrow is missing, and other errors for what is no table."""
         with needed_by(f"{self.path}: a table", "tables"):
             import pyarrow.feather
@@ -90,7 +99,8 @@ class TableFile:
             return file.read()
         check_size(self.path.stat().st_size)
         if suffix in (".csv", ".tsv"):
-            self.form, self.guesses = csv_form(self.path, usual)
+            texts = [name for name, kind in kinds.items() if kind == "category"]
+            self.form, self.guesses = csv_form(self.path, usual, kinds.keys() - texts)
             return _read_csv(self.path, self.form, texts)
         with open(self.path, "rb") as opened:
             if opened.read(len(ARROW_FILES[0])).startswith(ARROW_FILES):
@@ -111,10 +121,10 @@ class TableFile:
         return [name for name in (self._table.schema.pandas_metadata or {}).get("index_columns", []) if name]
 
     def keep_zeros(self, name: str) -> None:
-        """Let a column of integers be text if some begin with zeros, as names of classes do."""
-        if self.form and str(self.column(name).type).startswith("int"):
+        """Let a column of integers be text if some begin with zeros, as names of classes do, or are beyond int64."""
+        if self.form and str(self.column(name).type) in ("int64", "double"):
             texts = _read_csv(self.path, self.form, [name], alone=True).column(name)
-            if any(re.fullmatch(r"\s*0\d+\s*", text) for text in texts.unique().to_pylist()):
+            if any(re.fullmatch(r"\s*(0\d+|\d{19,})\s*", text) for text in texts.unique().to_pylist()):
                 self._table = self._table.set_column(self.names.index(name), name, texts)
 
     def require(self, *names: str) -> None:
@@ -140,49 +150,66 @@ def example(texts: pyarrow.Array) -> tuple[str, bool]:
     return printable([*others, *known, ""][0]), are_most and "0" in usual and not any(map(str.isalpha, usual))
 
 
-def csv_form(path: Path, usual: CsvForm | None = None) -> tuple[CsvForm, list[str]]:
+def csv_form(path: Path, usual: CsvForm | None = None, deciding: Collection[str] = ()) -> tuple[CsvForm, list[str]]:
     """The form by which most columns of a CSV file have numbers or dates, and what of it is a guess.
 
-    usual: that of other rows, which decides instead of guesses. Raises OSError, and Malformed for another encoding.
+    usual: that of other rows, which decides instead of guesses. deciding: the columns that count; none for all. Raises
+    OSError, and Malformed for another encoding.
     """
     encoding = _encoding(path)
     with open(path, encoding=encoding, errors="replace") as text:
         excel = re.match('\ufeff?"?sep=(.)"?\n', text.readline(SAMPLE))
     forms = [CsvForm(encoding, delimiter, int(bool(excel))) for delimiter in (excel[1] if excel else DELIMITERS)]
-    form = max(forms, key=lambda form: _rows_like_header(path, form))
+    form = max(forms, key=lambda form: _rows_like_header(path, form, usual))
     forms = [replace(form, decimal_point=mark, day_first=day_first) for mark in ".," for day_first in (False, True)]
     plain = [_read_csv(path, form) for form in forms]
     tables = [*map(_with_numbers, plain, forms)]
 
+    def known(place: int) -> int:
+        return _known(tables[place], deciding)
+
     def preference(place: int) -> tuple[int, ...]:
-        form, known = forms[place], _known(tables[place])
+        form, as_it_is = forms[place], _known(plain[place])
         if usual:
-            return known, form.decimal_point == usual.decimal_point, form.day_first == usual.day_first
-        return known, form.delimiter != "," and _known(plain[place]), form.day_first == (form.decimal_point == ",")
+            return known(place), form.decimal_point == usual.decimal_point, form.day_first == usual.day_first
+        has_points = "double" in map(str, plain[0].schema.types)
+        is_comma = form.decimal_point == "," and known(place) > as_it_is and not has_points
+        by_delimiter = (as_it_is, is_comma) if form.delimiter != "," else ()
+        return known(place), *by_delimiter, form.day_first == (form.decimal_point == ",")
 
     best = max(range(len(forms)), key=preference)
-    rivals = [place for place in range(len(forms)) if _known(tables[place]) == _known(tables[best]) and not usual]
-    if any(_difference(tables[best], tables[place]) for place in rivals):  # cells after the first block may decide
+    rivals = [place for place in range(len(forms)) if known(place) == known(best) and not usual]
+    if path.stat().st_size > FIRST_BLOCK and len(rivals) > 1:  # cells after the first block may decide
         for place in rivals:
             tables[place] = _read_csv(path, forms[place], ())
         best = max(rivals, key=preference)
-    guesses = [_difference(tables[best], tables[at]) for at in rivals if _known(tables[at]) == _known(tables[best])]
+    guesses = [_difference(tables[best], tables[place]) for place in rivals if known(place) == known(best)]
+    for what, name in (("decimal sign", "decimal_point"), ("order of day and month", "day_first")):
+        if usual and getattr(forms[best], name) != getattr(usual, name):
+            guesses.append(f"has another {what} than the training rows")
     if encoding == "cp1252":
         guesses.append("is read as Windows-1252, as it is not UTF-8: save it as UTF-8 if letters are wrong")
     return forms[best], list(dict.fromkeys(filter(None, guesses)))
 
 
-def _rows_like_header(path: Path, form: CsvForm) -> tuple[int, int]:
-    rows, is_usual = 0, form.delimiter == ("\t" if path.suffix.lower() == ".tsv" else ",")
+def _rows_like_header(path: Path, form: CsvForm, usual: CsvForm | None) -> tuple[int, int]:
+    of_suffix = "\t" if path.suffix.lower() == ".tsv" else ","
+    rows, is_usual = 0, form.delimiter == (usual.delimiter if usual else of_suffix)
     with contextlib.suppress(ValueError):  # by another delimiter, a quotation mark may have no end
         table = _read_csv(path, form)
         rows = len(table) if len(table.column_names) > 1 else 0
     return rows, DELIMITERS.find(form.delimiter) if rows else is_usual
 
 
-def _known(table: pyarrow.Table) -> int:
-    """How many columns are no texts."""
-    return sum(str(kind) not in ("string", "null") for kind in table.schema.types)
+def _known(table: pyarrow.Table, deciding: Collection[str] = ()) -> int:
+    """How many columns, of all or of these, are no texts, nor dates before 1000: 13/4/24 is none of the year 13."""
+    import pyarrow.compute
+
+    compute: Any = pyarrow.compute
+    pairs = zip(table.column_names, table.columns, strict=True)
+    found = [cells for name, cells in pairs if name in (deciding or [name]) and str(cells.type) not in TEXTS]
+    first = [compute.min(cells).as_py() for cells in found if str(cells.type).startswith(("date", "timestamp"))]
+    return len(found) - sum(date is not None and date.year < 1000 for date in first)
 
 
 def _difference(table: pyarrow.Table, other: pyarrow.Table) -> str:

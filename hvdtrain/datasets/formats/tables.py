@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 
 from hvdtrain.datasets.formats.table_columns import (
-    MIN_NAMES,
     Kind,
     TableColumn,
     TableRecipe,
@@ -82,8 +81,8 @@ def load_tables(name: str, paths: Sequence[Path], chosen: Columns, skip: bool) -
         first.keep_zeros(label)
     inputs, kind = _inputs(first, chosen, label), _kind_of_label(first, label, chosen.target)
     kinds = {**inputs, label: kind} | ({chosen.weight: "number"} if chosen.weight else {})
-    texts = [name for name, kind in kinds.items() if kind == "category"]
-    others = [TableFile(path, texts, first.form) for path in paths[1:]]
+    read = {**kinds, label: kind_of(first.column(label).type) or kind}  # a label of bool is not read as text
+    others = [TableFile(path, read, first.form) for path in paths[1:]]
     parts = [_Part(table, label, kinds, skip) for table in (first, *others)]
     labels, classes = _labels(parts, label, chosen.target)
     sources: list[ArraySource] = []
@@ -226,7 +225,7 @@ class _Encoder:
             texts = shown([example(self._values[name])[0] for name in names])
             advice.append(f"{reason}, such as {texts}; --columns chooses others")
         inputs = [column for column in fitted.values() if column]
-        for name in (column.name for column in inputs if len(column.categories) > MIN_NAMES):
+        for name in (column.name for column in inputs if column.kind == "category"):
             text, seem_numbers = example(self._values[name])
             if seem_numbers:
                 advice.append(

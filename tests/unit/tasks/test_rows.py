@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 import torch
 from support.errors import refused
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.images_and_labels import ImagesAndLabels
@@ -48,10 +58,15 @@ def tensors():
     return TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
 
 
+def in_batches(sampler):
+    return DataLoader(tensors(), batch_sampler=BatchSampler(sampler, 2, drop_last=False))
+
+
 SWAPPED = X.astype(">f4"), Y.astype(">i8")
 SAME = {
     "tensors": tensors(),
     "loader": DataLoader(tensors(), batch_size=3, shuffle=True),
+    "loader of batches": in_batches(RandomSampler(X)),
     "subset": Subset(TensorDataset(*(torch.flip(each, (0,)) for each in tensors().tensors)), range(11, -1, -1)),
     "tuples": Rows(lambda row: (X[row], Y[row])),
     "lists": Rows(lambda row: [torch.from_numpy(X[row]), int(Y[row])]),
@@ -173,6 +188,9 @@ def items(item):
         (type("Stream", (IterableDataset,), {"__iter__": iter})(), "how many rows Stream has is not known"),
         (DataLoader(tensors(), collate_fn=list), "a DataLoader with list, which hvdtrain does not call"),
         (DataLoader(tensors(), sampler=WeightedRandomSampler([1] * 12, 8)), "a DataLoader with WeightedRandomSampler"),
+        (in_batches(SubsetRandomSampler(range(4))), "a DataLoader with SubsetRandomSampler"),
+        (in_batches(SequentialSampler(range(4))), "a DataLoader with SequentialSampler of 4 rows"),
+        (in_batches(RandomSampler(X, num_samples=5)), "a DataLoader with RandomSampler of 5 rows"),
         (Rows(None, 0), "the training rows: Rows has no rows that have numbers"),
         (Wrong(), "(row 0): has arrays of shape (12, 4) and (12,) for 1 row(s)"),
     ],

@@ -77,7 +77,12 @@ def one(): return x, y
 def three(): return (x[:20], y[:20]), (x[20:30], y[20:30]), (x[30:], y[30:])
 def named(): return *three(), ["no", "yes"]
 def numbered(): return *arrays(), range(2)
-def indexed(): return *arrays(), {"no": 0, "yes": 1}
+def indexed(): return *arrays(), {"yes": 1, "no": 0}
+def by_number(): return *arrays(), {1: "yes", 0: "no"}
+def in_a_set(): return *arrays(), {"yes", "no"}
+def beside(): return dict(zip(("train", "test"), arrays()), classes=["no", "yes"])
+def counted(): return *arrays(), y.max() + 1
+def counted_by_an_array(): return *arrays(), np.array(2)
 def parts(): return dict(zip(("train", "validation", "test"), three()))
 def tensors(): return (Tensor(x[:20]), Tensor(y[:20])), (Tensor(x[20:]), Tensor(y[20:]))
 def lists(): return [[x[:20], y[:20]], [x[20:], y[20:]]]
@@ -85,6 +90,7 @@ def pairs(): return list(zip(x[:20], y[:20])), list(zip(x[20:], y[20:])), 2
 def rows(): return Rows(x, y), Rows(x[20:], y[20:]), 2
 def stream(): return Stream(), Stream(), 2
 def numbers(): return (x[:20], z[:20]), (x[20:], z[20:])
+def numbers_without_classes(): return *numbers(), ()
 def rows_of_numbers(): return Rows(x, z), Rows(x[20:], z[20:])
 def loaded(): return hvdtrain.load_dataset("digits")
 def too_many(): return (x, x, y, y), (x, x, y, y)
@@ -93,16 +99,22 @@ def two_numbers(): return (x, np.stack([z, z], 1)), (x, np.stack([z, z], 1))
 """
 
 
+NAMED = "named", "indexed", "by_number", "in_a_set", "beside"
+
+
 @pytest.mark.parametrize(
     "name",
-    ["arrays", "one", "three", "named", "numbered", "indexed", "parts", "tensors", "lists", "pairs", "rows", "stream"],
+    [
+        *("arrays", "one", "three", "named", "numbered", "indexed", "by_number", "in_a_set", "beside", "counted"),
+        *("counted_by_an_array", "parts", "tensors", "lists", "pairs", "rows", "stream"),
+    ],
 )
 def test_all_that_a_task_takes(tmp_path, name):
     (tmp_path / "mine.py").write_text(OBJECTS)
     data = load_dataset(f"{tmp_path}/mine.py:{name}", split=0.5 if name == "one" else "", as_images=True)
     inputs, labels = data.train[np.arange(10)]
     assert (inputs.shape, inputs.dtype, labels.dtype) == ((10, 1, 1, 3), np.float32, np.int64)
-    assert data.classes == (("no", "yes") if name in ("named", "indexed") else ("0", "1"))
+    assert data.classes == (("no", "yes") if name in NAMED else ("0", "1"))
     assert (data.validation is not None) == (name in ("three", "named", "parts"))
     if name not in ("pairs", "rows", "stream"):
         assert any("rows are float64, and become float32" in sentence for sentence in advice(data))
@@ -110,10 +122,15 @@ def test_all_that_a_task_takes(tmp_path, name):
 
 def test_numbers_and_data_that_was_loaded(tmp_path):
     (tmp_path / "mine.py").write_text(OBJECTS)
-    for name in ("numbers", "rows_of_numbers"):
+    for name in ("numbers", "numbers_without_classes", "rows_of_numbers"):
         data = load_dataset(f"{tmp_path}/mine.py:{name}", as_images=True)
         assert data.classes == () and data.train[np.arange(3)][1].dtype == np.float32
     assert load_dataset(f"{tmp_path}/mine.py:loaded").fingerprint == load_dataset("digits").fingerprint
+    (tmp_path / "rows.csv").write_text("a,label\n" + "1.5,no\n2.5,yes\n" * 4)
+    (tmp_path / "table.py").write_text(
+        f"import hvdtrain\ndef rows(): return hvdtrain.load_dataset('{tmp_path}/rows.csv', split=0.5)\n"
+    )
+    assert load_dataset(f"{tmp_path}/table.py:rows").classes == ("no", "yes")
     rejected(f"{tmp_path}/mine.py:too_many", "train: rows have 4 array(s), and a network as data takes two; give two")
     rejected(f"{tmp_path}/mine.py:nan", "has NaN or infinite numbers; correct it, or leave it out")
     rejected(f"{tmp_path}/mine.py:two_numbers", "labels have shape (40, 2); give each row one number to predict")

@@ -180,6 +180,11 @@ def test_each_form_has_the_same_numbers(tmp_path, form):
         ("a,label\n03/04/2024,x\n01/02/2024,y\n", 19786, "takes 2024-03-04 00:00:00 and not 2024-04-03 00:00:00"),
         ("a,label\n03/04/2024,x\n31/01/2024,y\n", 19816, ""),
         ("a;b;label\n03/04/2024;1,5;x\n01/02/2024;2,5;y\n", 19816, "takes 2024-04-03 00:00:00 and not"),
+        ("a,label\n3/4/24,x\n25/12/23,y\n14/6/24,x\n", 19816, ""),
+        ("a,label\n2024-04-03 08:30 PM,x\n2024-04-04 08:30 AM,y\n", 19816 + 20.5 / 24, ""),
+        ("a;label\n€ 14,692;x\n€ 3,125;y\n", 14.692, "takes 14.692 and not 14692"),
+        ("a;label\n7 230,325;x\n1 250,125;y\n", 7230.325, "takes 7230.325 and not 7230325"),
+        ("a;b;label\n€ 1,250;2.5;x\n€ 3,125;3.5;y\n", 1250, ""),
     ],
 )  # fmt: skip
 def test_what_a_cell_does_not_say_by_itself(tmp_path, content, first, said):
@@ -257,7 +262,7 @@ def test_each_column_that_is_ignored_has_an_example(tmp_path):
 def test_headers(tmp_path, content, names, rows, encoding):
     path = tmp_path / "rows.csv"
     path.write_bytes(content.encode(encoding))
-    table = TableFile(path, ["label"])
+    table = TableFile(path, {"label": "category"})
     assert (table.names, len(table)) == ([*names, "label"], rows)
     assert all(kind_of(table.column(name).type) == "number" for name in names)
 
@@ -286,7 +291,51 @@ def test_rows_to_predict_are_read_like_those_of_training(tmp_path):
         ("a,sold\n1.25,1/31/2024\n", (1.25, 19753)),
     ):
         path.write_text(content)
-        assert recipe.encode(TableFile(path, recipe.texts, recipe.form))[0, :2].tolist() == [*expected]
+        assert recipe.encode(TableFile(path, recipe.kinds, recipe.form))[0, :2].tolist() == [*expected]
+
+
+def test_a_text_column_does_not_decide_how_other_rows_are_read(tmp_path):
+    """Neither one that training reads as text, nor one that it does not use."""
+    (tmp_path / "train.csv").write_text("a;v;w;label\n3,125;a1;1,5;10,5\n2,5;1.5;2,5;20,5\n1,5;a1;3,5;30,5\n")
+    (tmp_path / "test.csv").write_text("a;v;w;other;label\n3,125;1.5;1,500;7.25;10,5\n2,250;2.5;1,125;8.25;20,5\n")
+    data = load_dataset(str(tmp_path), scale="none")
+    assert data.test.arrays[0][:, 0].tolist() == [3.125, 2.25] and data.test.arrays[0][:, -1].tolist() == [1.5, 1.125]
+    (tmp_path / "test.csv").write_text("a;v;w;label\n3.125;a1;1.5;10.5\n")
+    data = load_dataset(str(tmp_path), scale="none")
+    assert data.test.arrays[0][0, 0] == 3.125
+    assert any("has another decimal sign than the training rows" in note for note in data.test.advice)
+
+
+@pytest.mark.parametrize("late", ["3,5", "31/12/2024"])
+def test_cells_after_the_first_block_decide_as_well(tmp_path, late):
+    path = tmp_path / "rows.csv"
+    early = "" if "," in late else "01/01/2024"
+    path.write_text("a;label\n" + f"{early};{'x' * 40}\n" * 30_000 + f"{late};y\n" * 9)
+    assert kind_of(TableFile(path).column("a").type) == ("number" if "," in late else "date")
+
+
+def test_labels_beyond_int64_are_classes_of_their_own(tmp_path):
+    path = tmp_path / "rows.csv"
+    labels = ("5234567890123456789", "10234567890123456789", "15234567890123456789")
+    path.write_text("a,label\n" + "".join(f"{row}.5,{labels[row % 3]}\n" for row in range(30)))
+    assert set(load_dataset(str(path), split=0.5).classes) == {*labels}
+
+
+@pytest.mark.parametrize("words", [("True", "False"), ("TRUE", "FALSE"), ("true", "false")])
+def test_booleans_are_labels_in_several_files(tmp_path, words):
+    for name in ("train", "test"):
+        rows = "".join(f"{row}.5,{words[row % 2]}\n" for row in range(8))
+        (tmp_path / f"{name}.csv").write_text(f"a,label\n{rows}")
+    data = load_dataset(str(tmp_path))
+    assert data.classes == ("false", "true") and data.test.arrays[1].tolist() == data.train.arrays[1].tolist()
+
+
+def test_one_column_is_read_with_the_delimiter_of_training(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a;label\n1,5;x\n2,5;y\n")
+    recipe = recorded_recipe(path, {"table": load_dataset(str(path), split=0.5).table})
+    path.write_text("a\n1,5\n2,5\n")
+    assert recipe.encode(TableFile(path, recipe.kinds, recipe.form))[:, 0].tolist() == [1.5, 2.5]
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +351,7 @@ def test_the_example_reads_the_same_numbers(tmp_path, form, matrix_of):
     recipe = recorded_recipe(
         path, {"table": load_dataset(str(path), split=0.5, as_images=True, scale="standard").table}
     )
-    expected = recipe.encode(TableFile(path, recipe.texts, recipe.form))
+    expected = recipe.encode(TableFile(path, recipe.kinds, recipe.form))
     np.testing.assert_allclose(matrix_of(recipe.record(), path), expected, rtol=1e-5, atol=1e-5)
 
 

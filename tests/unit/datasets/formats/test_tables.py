@@ -232,7 +232,7 @@ def test_how_columns_become_numbers(tmp_path):
     first = scaled.train[np.arange(6)][0][:, 0, 0]
     assert first[:, 0].mean() == pytest.approx(0, abs=1e-6) and first[2, 0] == 0
     again = recorded_recipe(tmp_path, {"table": scaled.table})
-    assert np.array_equal(again.encode(TableFile(tmp_path / "train.csv", again.texts)), first)
+    assert np.array_equal(again.encode(TableFile(tmp_path / "train.csv", again.kinds)), first)
     for scale, expected in (("none", [1, 0]), ("standard", [first[0, 0], 0])):
         assert load_dataset(str(tmp_path), scale=scale).train[np.arange(1)][0][0, :2].tolist() == expected
 
@@ -253,7 +253,7 @@ def test_columns_of_a_parquet_file(tmp_path):
     assert time["periods"] == [1.0] and 1 / 24 <= time["fill"] <= 2 / 24 and "ignores list" in data.train.advice[0]
     (tmp_path / "gaps.csv").write_text("b,a,time,part\n,,,\n")
     recipe = recorded_recipe(tmp_path, {"table": data.table})
-    row = recipe.encode(TableFile(tmp_path / "gaps.csv", recipe.texts))[0]
+    row = recipe.encode(TableFile(tmp_path / "gaps.csv", recipe.kinds))[0]
     assert row.tolist() == pytest.approx([a["fill"], 1, 0, time["fill"], 0, 0, part["fill"]])
 
 
@@ -437,7 +437,7 @@ def test_numbers_are_no_dates(tmp_path):
     path = write(tmp_path / "rows.csv", {"sold": ["2024-01-05", "2024-01-06"] * 5, "label": ["a", "b"] * 5})
     recipe = recorded_recipe(path, {"table": load_dataset(str(path), split=0.5).table})
     write(path, {"sold": [20240105]})
-    refused(lambda: recipe.encode(TableFile(path, recipe.texts)), "column sold holds int64, and no dates")
+    refused(lambda: recipe.encode(TableFile(path, recipe.kinds)), "column sold holds int64, and no dates")
 
 
 def test_the_index_of_pandas_in_parquet_is_no_input(tmp_path):
@@ -502,6 +502,8 @@ def test_hugging_faces_data_sets(tmp_path, monkeypatch):
     rejected(f"{path}:one", "has no test part; give --split 0.8/0.1/0.1", **chosen)
     rejected(f"{path}:one", "which of its columns are image and label is not known (img, fine_label, text)", split=0.5)
     rejected(f"{path}:both", "which of its columns are image and label", label="fine_label")
+    rejected(f"{path}:both", "--weight-column: ", "leave it out", **chosen, weight="text")
+    rejected(f"{path}:both", "--target: ", "leave it out", **chosen, target="regression")
     rejected(f"{path}:both", "has a test part; give TRAIN/VALIDATION", split=0.5, **chosen)
 
 
