@@ -53,8 +53,9 @@ class ShardSums:
         """Add the step's next shard."""
         shard, audit = next(self._remaining), self._step.audit
         changes = [_change(before, after) for before, after in zip(self._start, gradients.statistics, strict=True)]
-        ended = [_became_finite(self._start[number], gradients.statistics[number]) for number in self._infinite]
-        arrays = [*gradients.arrays, *changes, *ended]
+        pairs = [(self._start[number], gradients.statistics[number]) for number in self._infinite]
+        became_finite = [(np.isfinite(after) & ~np.isfinite(before)).astype(np.float64) for before, after in pairs]
+        arrays = [*gradients.arrays, *changes, *became_finite]
         if audit and audit.shard == shard.part:
             self._hash = hash_shard(float(gradients.loss), arrays)
         if not shard.is_witness:
@@ -127,11 +128,6 @@ class ShardSums:
             by = f"by {count} ranks" if count else "by no rank"
             problem = f"shard {shard} of step {self._step.step} was computed {by}, so its gradient is wrong"
             raise TrainingError(problem, step=self._step.step)
-
-
-def _became_finite(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """1 for elements that were not finite and are, else 0."""
-    return (np.isfinite(after) & ~np.isfinite(before)).astype(np.float64)
 
 
 def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:

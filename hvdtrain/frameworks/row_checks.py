@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -90,11 +91,15 @@ def _differing(every: dict[str, Any], again: dict[str, Any], alone: dict[str, An
 
 
 def _first_row(values: Any, rows: int, whole: Any = None) -> Any:
-    """The first row of tensors of so many rows, in mappings and sequences. whole: a tensor to leave as it is."""
+    """The first row of tensors of so many rows, in mappings, sequences and objects; `whole` stays as it is."""
     if isinstance(values, Mapping):
         return {name: _first_row(value, rows, whole) for name, value in values.items()}
     if isinstance(values, tuple | list):
         return [_first_row(value, rows, whole) for value in values]
+    if not hasattr(values, "shape") and hasattr(values, "__dict__"):
+        made = copy.copy(values)
+        vars(made).update(_first_row(vars(values), rows, whole))
+        return made
     return with_mask(values[:1], values, slice(1)) if values is not whole and _of_rows(values, rows) else values
 
 

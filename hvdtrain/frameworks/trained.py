@@ -31,7 +31,7 @@ def trained_model(path: Path, saved: Checkpoint, make_target: Callable[[], Targe
         if isinstance(target, UserTask):
             target.expect_rows(saved.position.global_batch)
         place.now = Progress(saved.position.step, saved.position.epoch)
-        return _MODELS[framework](target, saved.evaluated)
+        return _MODELS[framework](target, saved.evaluated, saved.position.seed)
     except ValueError as error:
         reason = f"{path}: its weights are not those of {saved.model} ({printable(str(error)):.200})"
         raise UserError(reason, "use the code that has trained it") from None
@@ -46,7 +46,7 @@ def recorded_framework(framework: str, path: Path | str) -> Framework:
     return known
 
 
-def _torch(target: Target, weights: Weights) -> Any:
+def _torch(target: Target, weights: Weights, seed: int) -> Any:
     import torch
 
     from hvdtrain.frameworks.torch.export import WholeImages
@@ -56,32 +56,36 @@ def _torch(target: Target, weights: Weights) -> Any:
 
     if isinstance(target, NetworkTarget):
         return WholeImages(target.network, weights).eval()
-    model = OBJECTIVES[target.kind](target, Config(), torch.contiguous_format).model
+    model = OBJECTIVES[target.kind](target, Config(seed=seed), torch.contiguous_format).model
     load_module(model, weights)
     set_training(model, False)
     return model
 
 
-def _tensorflow(target: Target, weights: Weights) -> Any:
+def _tensorflow(target: Target, weights: Weights, seed: int) -> Any:
     from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
     from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 
-    config = Config(framework="tensorflow", strategy="single")
+    config = Config(framework="tensorflow", strategy="single", seed=seed)
     strategy = TensorFlowStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
     objective = OBJECTIVES[target.kind](target, strategy)
     objective.load(weights)
     return objective.model
 
 
-def _mxnet(target: Target, weights: Weights) -> Any:
+def _mxnet(target: Target, weights: Weights, seed: int) -> Any:
     import mxnet as mx
 
     from hvdtrain.frameworks.mxnet.objective import OBJECTIVES
     from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 
-    config = Config(framework="mxnet", strategy="single")
+    config = Config(framework="mxnet", strategy="single", seed=seed)
     strategy = MXNetStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
     return OBJECTIVES[target.kind](target, weights, strategy, [mx.cpu()]).trained_block()
 
 
-_MODELS: dict[str, Callable[[Target, Weights], Any]] = {"torch": _torch, "tensorflow": _tensorflow, "mxnet": _mxnet}
+_MODELS: dict[str, Callable[..., Any]] = {
+    "torch": _torch,
+    "tensorflow": _tensorflow,
+    "mxnet": _mxnet,
+}

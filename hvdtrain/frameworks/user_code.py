@@ -95,10 +95,14 @@ class TaskOutputs:
         return tuple(values.shape) == (rows,)
 
     def _count_rows(self, outputs: Any) -> Any:
-        """Number of rows of a tensor, or of tensors in a mapping or sequence."""
-        while not isinstance(outputs, self.tensor):
-            outputs = next(iter(outputs.values())) if isinstance(outputs, Mapping) else outputs[0]
-        return outputs.shape[0]
+        """Number of rows of a tensor, or of the first one that has rows in a mapping, sequence or object."""
+        for one in (waiting := [outputs]):  # which grows
+            if not isinstance(one, self.tensor):
+                named = one if isinstance(one, Mapping) else getattr(one, "__dict__", {})
+                waiting += one if isinstance(one, list | tuple) else named.values()
+            elif self._dimensions(one) != 0:
+                return one.shape[0]
+        raise self._task.error("model", "returned no tensor with rows", "return one, or give losses() targets")
 
     @staticmethod
     def _dimensions(values: Any) -> int | None:

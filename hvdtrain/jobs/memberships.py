@@ -85,7 +85,8 @@ class Places:
             if host:
                 history.host, history.started = host, now
                 history.starts += 1
-                self._places[rank] = Place(rank, host, self._free_local_rank(host))
+                used = {place.local_rank for place in self._on(host)}
+                self._places[rank] = Place(rank, host, min({*range(len(used) + 1)} - used))
                 taken.append(self._places[rank])
         return taken
 
@@ -139,10 +140,6 @@ class Places:
         ]
         free.sort(key=lambda host: (host in self._doubtful, host != history.host))
         return free[0] if free else ""
-
-    def _free_local_rank(self, host: str) -> int:
-        used = {place.local_rank for place in self._on(host)}
-        return next(number for number in range(len(used) + 1) if number not in used)
 
 
 class MembershipLedger:

@@ -156,7 +156,8 @@ def write_options(folder: Path, runtime: RuntimeOptions, learner: Learner, conte
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
-    previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
+    earlier = (folder / f"config-{number}.json" for number in itertools.count(1))
+    previous = {next(one for one in earlier if not one.exists()): path.read_bytes()} if path.exists() else {}
     written = {
         "id": run_id(folder) or secrets.token_hex(8),
         **content,
@@ -178,10 +179,6 @@ def _recorded(runtime: RuntimeOptions) -> dict[str, Any]:
     """Runtime options as JSON values, without a command that holds credentials: others may read the record."""
     values = to_record(runtime)
     return {**values, "on_end": "..."} if credentials.holds("", runtime.on_end) else values
-
-
-def _previous(folder: Path) -> Path:
-    return next(path for number in itertools.count(1) if not (path := folder / f"config-{number}.json").exists())
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -56,10 +56,20 @@ def _try_evaluation(run: RunContext) -> None:
         for rows in dict.fromkeys((min(lengths), max(lengths))):  # whose metrics count, as some batches may have none
             arrays = target.tried_rows(run.dataset, part, rows)
             evaluated = target.guard(f"an evaluation of {rows} row(s)", learner.choose_eval_mode, arrays)
-        learner.changes_in_evaluation = checksum(learner.weights()) != before
+        learner.changes_in_evaluation = checksum(learner.weights()) != before or _changes_others(learner, arrays)
         if not (target.mixes_rows or target.is_portable):
             _check_rows(run, target.tried_rows(run.dataset, part, 2))
     check_measured(run.config.score, metric_names(run, evaluated))
+
+
+def _changes_others(learner: Learner, arrays: tuple[np.ndarray, ...]) -> bool:
+    """Whether an evaluation changes other weights than the first ones, such as a memory that it empties."""
+    with contextlib.suppress(Exception), learner.unchanged():  # of a model that fails with others
+        learner.load(_moved(learner, 0.01, untrained=True))
+        before = checksum(learner.weights())
+        learner.try_evaluation(arrays)
+        return checksum(learner.weights()) != before
+    return False
 
 
 def _check_state(run: RunContext, count: int) -> None:
@@ -95,7 +105,7 @@ def _found(run: RunContext, trained: tuple[np.ndarray, ...], tested: tuple[np.nd
         found = {"the loss": to_numpy(guard("a step", learner.try_step, _batch(trained)))} if trained else {}
         place.now = Progress()
         with contextlib.suppress(Exception):  # of a model that does not take so few rows, and where there are none
-            loss, metrics, *_ = learner.try_evaluation(tested)
+            loss, metrics, *_ = learner.try_evaluation(tuple(map(np.array, tested)))
             found |= {f"in an evaluation, {name}": np.array(of) for name, of in {"the loss": loss, **metrics}.items()}
     return found
 
@@ -167,11 +177,11 @@ def _own_changes(run: RunContext, arrays: tuple[np.ndarray, ...], part: int) -> 
     return {}
 
 
-def _moved(learner: Learner, scale: float) -> Weights:
-    """The weights, each moved a little in its own way."""
+def _moved(learner: Learner, scale: float, untrained: bool = False) -> Weights:
+    """The weights, each of those that are trained, or of the others, moved a little in its own way."""
     weights = learner.weights()
     for number, name in enumerate(sorted(weights)):
-        if weights[name].dtype.kind in "fc" and name not in learner.untrained:
+        if weights[name].dtype.kind in "fc" and (name in learner.untrained) == untrained:
             move = scale * (1 + number / len(weights))
             weights[name] = np.asarray(weights[name] * (1 + move) + move / 10, weights[name].dtype)
     return weights
@@ -201,4 +211,5 @@ def _try_step(run: RunContext, rows: int, remedy: str) -> None:
 
 def _batch(arrays: tuple[np.ndarray, ...], part: int = 0) -> Batch:
     rows, place.now = len(arrays[0]), Progress(training=True)  # the step is computed now
-    return Batch(arrays, np.ones(rows, np.float32), 0.0, 0, np.arange(rows), part)
+    # Copies, as a model may change its rows.
+    return Batch(tuple(map(np.array, arrays)), np.ones(rows, np.float32), 0.0, 0, np.arange(rows), part)

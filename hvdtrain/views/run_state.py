@@ -214,15 +214,12 @@ class RankWatch:
             age = max(time.time() - beat.time, 0.0) if beat.time else 0.0
             seen.append((now - age, beat))
         elif seen[-1][1].number != beat.number:
-            self._note_delay(beat.number - seen[-1][1].number, seen[-1][0], now)
+            # Several were written since the last one that was seen: the folder shows them late, as NFS may do.
+            if beat.number - seen[-1][1].number > 2 and now - self._looked < SILENT_S:  # else this process did not look
+                self._delay_s = max(self._delay_s, now - seen[-1][0])
             seen.append((now, beat))
         while len(seen) > 2 and seen[1][0] < now - WINDOW_S:
             del seen[0]
-
-    def _note_delay(self, written: int, before: float, now: float) -> None:
-        """Several heartbeats written since the last one that was seen: the folder shows them late, as NFS may do."""
-        if written > 2 and now - self._looked < SILENT_S:  # else this process did not look
-            self._delay_s = max(self._delay_s, now - before)
 
     def _view(self, rank: int, now: float) -> RankView:
         (began, first), (ended, last) = self._history[rank][0], self._history[rank][-1]

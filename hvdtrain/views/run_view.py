@@ -139,7 +139,9 @@ class RunFollower:
         size, train = run.config.ranks, run.train
         beats = {} if run.end and run.end.status == "finished" else read_beats(self.folder)
         ranks = self._watch.look(beats) if beats else []
-        changes = self._changes(run) if ranks else Changes()
+        changes = Changes.of(self._happened.read()) if ranks else Changes()
+        if changes.members and changes.members.time < run.config.began:
+            changes = Changes()  # they are of an earlier job
         ranks = with_remarks(ranks, changes, size)
         per_rank = size if run.config.text("batch_scope") == "per-rank" else 1
         batch, speed = run.config.count("batch_size") * per_rank, train.images_per_s
@@ -151,11 +153,6 @@ class RunFollower:
         step = max([train.step, run.result.steps, *(view.beat.step for view in ranks)])
         now = len(changes.members.hosts) if changes.members else size
         return RunView(run, state, tuple(ranks), step, size, batch, now if now != size else None)
-
-    def _changes(self, run: RecordedRun) -> Changes:
-        """What happened to the ranks of the job that trains now; nothing of an earlier one."""
-        changes = Changes.of(self._happened.read())
-        return Changes() if changes.members and changes.members.time < run.config.began else changes
 
 
 def read_runs(folders: Iterable[Path]) -> list[RunView]:

@@ -186,13 +186,12 @@ def to_csv(records: Sequence[dict[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _csv_cell(value) for name, value in record.items()} for record in records)
+    for record in records:
+        formulas = {
+            name: f"'{cell}" for name, cell in record.items() if isinstance(cell, str) and cell.startswith(FORMULA)
+        }
+        writer.writerow({**record, **formulas})  # which a spreadsheet would run, without an apostrophe before them
     return file.getvalue()
-
-
-def _csv_cell(value: Any) -> Any:
-    """The value; text that a spreadsheet would run as a formula has an apostrophe before it."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def spread(values: Collection[float], form: str) -> str:

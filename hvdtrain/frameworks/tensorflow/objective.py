@@ -310,9 +310,6 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
     def _has_shape(self, values: tf.Tensor, rows: int | None) -> bool:
         return values.shape.rank == 1 and values.shape.is_compatible_with([rows])
 
-    def _count_rows(self, outputs: Any) -> int | None:
-        return tf.nest.flatten(outputs)[0].shape[0]
-
     @staticmethod
     def _dimensions(values: tf.Tensor) -> int | None:
         return values.shape.rank

@@ -54,12 +54,8 @@ def is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def widened(outputs: Any) -> Any:
     """The outputs of a module, with bfloat16 and float16 as float32."""
-    return tree_map(_without_half, outputs)
-
-
-def _without_half(output: Any) -> Any:
-    is_half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
-    return output.float() if is_half else output
+    half, kind = (torch.bfloat16, torch.float16), torch.Tensor
+    return tree_map(lambda one: one.float() if isinstance(one, kind) and one.dtype in half else one, outputs)
 
 
 class TorchObjective:
@@ -279,13 +275,15 @@ def set_training(model: nn.Module, mode: bool) -> None:
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; after it, each module has its own mode again: a user may have frozen some."""
-    training = [module for module in model.modules() if module.training]
+    modes = [(module, module.training) for module in model.modules()]
     set_training(model, False)
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        if any(training for _, training in modes):
+            set_training(model, True)  # by the model's own method: LoRA takes out of the weights what it has put in
+        for module, training in modes:
+            module.training = training
 
 
 def evaluate(

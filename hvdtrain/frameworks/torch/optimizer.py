@@ -104,7 +104,8 @@ SETTINGS = (numbers.Real, str, tuple, list, torch.Tensor)
 
 def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What it has besides tensors, for `Learner.settings`: of each group of parameters, where it has several."""
-    groups, state = optimizer.param_groups, {**next(iter(optimizer.state.values()), {})}
+    groups = optimizer.param_groups
+    state = next((one for one in optimizer.state.values() if isinstance(one, Mapping)), {})  # some have numbers there
     names = [name for name, value in groups[0].items() if name != "params" and isinstance(value, SETTINGS)]
     values = {name: [_plain(group.get(name)) for group in groups] for name in names}
     single = {key: of_groups[0] if len(groups) == 1 else of_groups for key, of_groups in values.items()}

@@ -155,8 +155,9 @@ class References:
             saved = None
             with contextlib.suppress(UserError, OSError):
                 saved = checkpoints.newest(run.folder)[1]
-            usable = saved and saved.position.step == run.result.steps and _is_finite(saved)
-            self._checkpoints[run.folder] = saved if usable else None
+            arrays = [*saved.weights.values()] if saved and saved.position.step == run.result.steps else []
+            is_finite = arrays and all(array.size and np.isfinite(array).all() for array in arrays)
+            self._checkpoints[run.folder] = saved if is_finite else None
         return self._checkpoints[run.folder]
 
     def _largest(self, run: RecordedRun, reference: RecordedRun) -> float:
@@ -177,10 +178,6 @@ def _training(run: RecordedRun) -> tuple[Any, ...]:
     options["lr"] = f"{options['lr'] * scale:.9g}"
     options["batch_size"] = run.result.global_batch
     return (run.result.steps, run.settings.get(LAYERS), *sorted((name, str(value)) for name, value in options.items()))
-
-
-def _is_finite(saved: Checkpoint) -> bool:
-    return bool(saved.weights) and all(value.size and np.isfinite(value).all() for value in saved.weights.values())
 
 
 def _shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:

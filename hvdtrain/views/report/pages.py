@@ -111,7 +111,9 @@ def html_page(report: RunsReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    script = _script()
+    # One script without imports, of the modules of the live page that draw charts.
+    modules = "\n".join(_resource(f"static/{name}.js", WEB) for name in ("dom", "format", "chart", "report"))
+    script = re.sub("^(import .*\n|export )", "", modules, flags=re.MULTILINE)
     return environment.from_string(_resource("page.html.jinja")).render(
         report=report,
         lanes=lane_charts(report.rows),
@@ -121,9 +123,3 @@ def html_page(report: RunsReport) -> str:
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         definitions=definitions(),
     )
-
-
-def _script() -> str:
-    """One script without imports, of the modules of the live page that draw charts."""
-    modules = "\n".join(_resource(f"static/{name}.js", WEB) for name in ("dom", "format", "chart", "report"))
-    return re.sub("^(import .*\n|export )", "", modules, flags=re.MULTILINE)

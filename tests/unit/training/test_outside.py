@@ -5,10 +5,12 @@ import contextlib
 import importlib
 import itertools
 
+import numpy as np
 import pytest
 from support.drawn_models import task_class
 from support.fits import as_plain, trained
 from support.in_process import inside, train_here
+from support.jobs import result
 from support.model_steps import assert_close, of_pieces
 from support.stack import FRAMEWORKS
 from support.user_loop_runs import starter
@@ -130,3 +132,40 @@ def test_progress_is_that_of_the_records_also_after_a_resume_and_in_a_replay(sha
     assert_close(*({name: array.numpy() for name, array in m.state_dict().items()} for m in (whole, resumed)), 0)
     with inside(here):
         assert replay(choose(here / "runs" / "run", 3)).compared == 3
+
+
+PERMUTED = """
+import numpy as np
+import torch
+
+rows = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+
+
+class Permuted(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(6, 2)
+        self.order = torch.randperm(6)
+
+    def forward(self, x):
+        return super().forward(x[:, self.order])
+
+
+class Task:
+    def data(self):
+        return (rows, (rows[:, 0] > 0).astype(np.int64)), (rows, (rows[:, 0] > 0).astype(np.int64))
+
+    def model(self):
+        return Permuted()
+"""
+
+
+def test_a_model_is_loaded_with_the_seed_of_its_run(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "task.py").write_text(PERMUTED)
+    run = train_here(tmp_path, "torch", "--model", "task.py:Task", "--epochs", "1", "--batch-size", "8", "--seed", "5")
+    with inside(tmp_path):
+        model = hvdtrain.load("runs/run", task="task.py:Task")
+        rows = importlib.import_module("torch").from_numpy(np.random.default_rng(0).normal(size=(40, 6)).astype("f4"))
+    labels = (rows[:, 0] > 0).long()
+    loss = importlib.import_module("torch").nn.functional.cross_entropy(model(rows), labels)
+    assert float(loss) == pytest.approx(result(run)["loss"], rel=1e-4)

@@ -204,3 +204,91 @@ def limited(framework):
 def test_a_model_that_fails_with_other_weights_is_tried_with_its_own(framework, tmp_path, monkeypatch):
     monkeypatch.setattr("hvdtrain.frameworks.registry.settle", lambda *_: None)  # TensorFlow may compute already
     assert trained(tmp_path, task(lambda: limited(framework)), framework, shards=2, lr=1e-6).position.step == 6
+
+
+class Memory(nn.Module):
+    """Keeps what it computed, which an evaluation empties; it is empty before the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+        self.register_buffer("memory", torch.zeros(3))
+
+    def forward(self, x):
+        if not self.training:
+            self.memory.zero_()
+        outputs = self.layer(x) + self.memory
+        if self.training:
+            self.memory.copy_(outputs[0].detach() / 2)
+        return outputs
+
+
+def test_an_evaluation_that_empties_a_memory_leaves_no_trace(tmp_path):
+    few, many = (trained(tmp_path / str(rows), task(Memory, tested=rows), batch_size=8, epochs=2) for rows in (1, 90))
+    assert few.weights["memory"].any()
+    assert_close(many.weights, few.weights, 0)
+
+
+def test_a_model_may_change_its_rows(tmp_path):
+    def changing(module, x):
+        x -= 1.0
+        return module.layer(x)
+
+    assert trained(tmp_path, task(of_layer(changing, layer=classes)), batch_size=8)
+
+
+class Merged(nn.Linear):
+    """As layers with LoRA: in evaluations, another matrix is part of the weight."""
+
+    def __init__(self):
+        super().__init__(8, 3)
+        self.other, self.is_merged = nn.Parameter(torch.ones(3, 8)), False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if self.is_merged == mode:
+            self.weight.data += self.other.data * (-1 if mode else 1)
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x):
+        return super().forward(x) if self.is_merged else super().forward(x) + x @ self.other.T
+
+
+class Apart(Merged):
+    """The same, without anything that evaluations change."""
+
+    train = nn.Linear.train
+
+
+def test_a_model_may_change_its_weights_for_evaluations(tmp_path):
+    merged, apart = (trained(tmp_path / kind.__name__, task(kind), batch_size=8) for kind in (Merged, Apart))
+    assert_close(merged.weights, apart.weights, 1e-5)
+
+
+class Out:
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda losses: {"nothing": None, "number": losses.sum(), "losses": losses},
+        lambda losses: Out(text="", losses=losses),
+        lambda losses: (None, [losses]),
+    ],
+)
+def test_outputs_of_any_form_need_no_targets(form, tmp_path):
+    class Task:
+        def data(self):
+            return (NUMBERS[:24],), (NUMBERS[-10:],)
+
+        def model(self):
+            return of_layer(lambda module, x: form(module.layer(x)[:, 0] ** 2), layer=classes)()
+
+        def losses(self, outputs):
+            found = outputs if isinstance(outputs, dict) else vars(outputs) if isinstance(outputs, Out) else {}
+            return found["losses"] if found else outputs[1][0]
+
+    assert trained(tmp_path, Task(), batch_size=8)

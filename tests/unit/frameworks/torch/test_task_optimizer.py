@@ -65,6 +65,19 @@ def test_a_step_needs_no_argument_closure():
         assert found[0].weights()[name].tolist() == value.tolist()
 
 
+def test_an_optimizer_may_have_numbers_in_its_state():
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            self.state["calls"] = self.state["calls"] + 1 if "calls" in self.state else 1
+            super().step(closure)
+
+    counting = learner(lambda self, parameters: Counting(parameters, lr=0.1, momentum=0.5))
+    train(counting, 2)
+    again = learner(lambda self, parameters: Counting(parameters, lr=0.1, momentum=0.5))
+    again.load_optimizer_state(counting.optimizer_state())
+    assert counting.settings() and again._optimizer.state["calls"] == 2
+
+
 @pytest.mark.parametrize(
     ("optimizer", "text"),
     [
