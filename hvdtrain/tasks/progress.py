@@ -21,8 +21,9 @@ class Progress(NamedTuple):
     """Whether a training step is computed: False in evaluations, and after `hvdtrain.load`."""
 
 
-place = SimpleNamespace(now=Progress(), asked=False, shown=lambda now: now)
-"""now: of this process. asked: see `asks`. shown: what a framework makes of it."""
+place = SimpleNamespace(now=Progress(), asked=False, shown=lambda now: now, graph=None, is_kept=False)
+"""now: of this process. asked: see `asks`. shown: what a framework makes of it. graph: TensorFlow's, which may ask now.
+is_kept: whether another one has asked."""
 
 
 def asks(function: Callable[..., object], *arguments: Any) -> bool:

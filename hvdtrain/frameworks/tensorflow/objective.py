@@ -20,6 +20,7 @@ from hvdtrain.frameworks.tensorflow.network import (
     Values,
     WeightLayout,
     building,
+    calling_task,
     channel_last,
     check_losses,
     evaluation,
@@ -170,7 +171,7 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         """The states of the model's generators of random numbers, in the order in which they were made."""
         self._made: Values = []
         """Variables of the model, with the values that they were made with."""
-        with tf.variable_creator_scope(self._create_variable), building(self._precision):
+        with tf.variable_creator_scope(self._create_variable), building(self._precision), calling_task():
             rows, made = task.try_out(self._build)
             first = first_values(made, lambda: self._first_outputs(rows[: task.inputs], training=False))
             self._made.clear()
@@ -284,7 +285,8 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
 
     def losses(self, *rows: tf.Tensor) -> tf.Tensor:
         inputs, targets = self._split(rows)
-        losses = self._with_added(self._outputs(inputs, training=True), targets)
+        with calling_task():
+            losses = self._with_added(self._outputs(inputs, training=True), targets)
         if self._unused:  # a gradient of zeros, so that every strategy treats it like the others
             zeros = (tf.where(False, variable, tf.zeros_like(variable)) for variable in self._unused)  # 0 * inf is NaN
             losses += tf.add_n(list(map(tf.reduce_sum, zeros)))
@@ -292,9 +294,10 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         inputs, targets = self._split(rows)
-        outputs = self._outputs(inputs, training=False)
-        predicted = None if self._task.has("losses") else tf.argmax(outputs, 1)
-        return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), predicted
+        with calling_task():
+            outputs = self._outputs(inputs, training=False)
+            predicted = None if self._task.has("losses") else tf.argmax(outputs, 1)
+            return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), predicted
 
     def _with_added(self, outputs: Any, targets: Tensors) -> tf.Tensor:
         """The losses of rows in training, each with what regularizers and add_loss() add to the mean of a batch."""

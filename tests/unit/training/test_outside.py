@@ -72,6 +72,37 @@ def test_what_asks_for_progress_trains_as_in_the_frameworks_own_loop(framework, 
     assert_close(weights, drawn.kinds.plain(drawn, True))
 
 
+def scaled(outputs, labels):
+    tf = importlib.import_module("tensorflow")
+    factor = 10.0 if hvdtrain.progress().training else 1.0
+    return factor * tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+
+
+@pytest.mark.parametrize("rows", [4, 12])
+def test_a_function_that_tensorflow_compiles_once_may_not_ask_for_progress(rows, tmp_path):
+    """It would keep `training`; branches and loops within a graph of hvdtrain's do not."""
+    tf = pytest.importorskip("tensorflow")
+    compiled, numbers = tf.function(scaled), np.arange(60, dtype=np.float32).reshape(12, 5)
+
+    class Task:
+        def data(self):
+            return (numbers, np.arange(12) % 2), (numbers, np.arange(12) % 2)
+
+        def model(self):
+            return tf.keras.Sequential([tf.keras.layers.Dense(2)])
+
+        def losses(self, outputs, labels):
+            return compiled(outputs, labels)
+
+    class Branching(Task):
+        def losses(self, outputs, labels):
+            return tf.cond(tf.size(labels) > 0, lambda: scaled(outputs, labels), lambda: scaled(outputs, labels))
+
+    with pytest.raises(UserError, match=r"a tf.function of the task asks for hvdtrain.progress\(\)"):
+        trained(tmp_path, Task(), "tensorflow", batch_size=rows)
+    assert trained(tmp_path, Branching(), "tensorflow", batch_size=rows)
+
+
 TASK = """
 import pathlib
 
