@@ -82,7 +82,7 @@ class TensorFlowLearner(Engine):
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         # AutoGraph translates the code of tasks. Networks have none that needs it, and it takes 0.5 s of their start.
         compiled = functools.partial(tf.function, autograph=not target.is_portable)
-        self._step_graph = compiled(self._make_step, reduce_retracing=True)
+        self._step_graph = compiled(self._make_step)
         self._update_graph = compiled(self._make_update)
         self._update_call: Callable[..., None] | None = None
         # In shards, each number of rows has a graph of its own; see `ShardGraphs`.
@@ -184,9 +184,9 @@ class TensorFlowLearner(Engine):
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
         """Some of them have a row more than others: padding would be in the statistics of batch normalization."""
-        if (count := self._config.accumulate) == 1:
+        if self._config.accumulate == 1:
             return [arrays]
-        rows = arrays[0].shape[0] or tf.shape(arrays[0])[0]
+        count, rows = self._config.accumulate, arrays[0].shape[0] or tf.shape(arrays[0])[0]
         sizes = [(rows + count - 1 - number) // count for number in range(count)]
         return list(zip(*(tf.split(array, sizes, num=count) for array in arrays), strict=True))
 

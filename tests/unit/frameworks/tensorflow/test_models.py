@@ -150,6 +150,23 @@ def test_ranks_are_not_connected_where_tensorflow_has_started(monkeypatch):
     assert caught.value.option == "strategy"
 
 
+def test_a_resume_before_a_batch_of_fewer_rows_has_the_same_bits(capfd):
+    """The steps' graphs do not depend on the number of rows that came first; and AutoGraph understands them."""
+    drawn = of_pieces("tensorflow", "batch norm", rows=41)
+    first = learner_of(drawn)
+    *early, smaller, after = batches(drawn)[:5]
+    for batch in early:
+        first.train_step(batch)
+    again = learner_of(drawn)
+    again.load(first.weights())
+    again.load_optimizer_state(first.optimizer_state())
+    assert "AutoGraph" not in capfd.readouterr().err
+    of_first, of_again = ([learner.train_step(batch) for batch in (smaller, after)] for learner in (first, again))
+    assert len(smaller.weights) < len(after.weights) and list(map(float, of_first)) == list(map(float, of_again))
+    weights = again.weights()
+    assert all(np.array_equal(weights[name], value) for name, value in first.weights().items())
+
+
 class Failing(SingleProcess):
     """Two ranks, of which this one loses the other when gradients are combined."""
 
