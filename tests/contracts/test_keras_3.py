@@ -100,6 +100,15 @@ def test_a_model_of_the_other_keras_is_an_error_with_a_remedy():
     assert caught.value.remedy == "make it by tf.keras, or set TF_USE_LEGACY_KERAS"
 
 
+def test_layers_in_float8_are_an_error():
+    """The gradients of their scales are the next scales, which ranks and hvdtrain's optimizers cannot take for any."""
+    model = small()
+    model.layers[0].quantize("float8")
+    with pytest.raises(UserError, match="a variable of type float8") as caught:
+        learner_of(of_pieces("tensorflow"), made("tensorflow", lambda: model))
+    assert "--precision" in caught.value.remedy
+
+
 def test_the_error_of_a_layer_is_the_first_one_without_codes_of_terminals():
     layers = tf.keras.layers
     with pytest.raises(UserError) as caught:

@@ -241,9 +241,10 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
         self.local_weights = frozenset(self.statistics)
         if not self.parameters:
             raise nothing_to_train(self._task)
-        for variable in self.parameters.values():
-            if variable.dtype != tf.float32:
-                problem = f"returned a model with a variable of type {variable.dtype.name}"
+        for name, variable in self.parameters.items():
+            is_scale = getattr(self.listed[name], "overwrite_with_gradient", False)  # whose gradient is its next value
+            if is_scale or variable.dtype != tf.float32:
+                problem = f"returned a model with a variable of type {'float8' if is_scale else variable.dtype.name}"
                 raise self._task.error("model", problem, "use float32, and --precision for others")
 
     def _try_out(self, rows: Tensors) -> tf.Tensor:
@@ -270,9 +271,8 @@ class TensorFlowTaskObjective(TaskOutputs, TensorFlowObjective):
             for function in (lambda *rows: run(self.losses, rows), self.evaluate):
                 tf.function(function).get_concrete_function(*rows)
         except Exception as error:
-            cause = why_no_graph(error)
             raise UserError(
-                f"--model {self._task.name}: TensorFlow cannot compile it into a graph: {cause:.400}",
+                f"--model {self._task.name}: TensorFlow cannot compile it into a graph: {why_no_graph(error):.400}",
                 "compute with TensorFlow's operations only",
             ) from error
 
