@@ -42,6 +42,8 @@ from support import forks
 
 FEATURES, CLASSES, BATCH, EPOCHS, STOP, LR = 6, 5, 12, 2, 3, 0.05
 """STOP: the step at which an interrupted training is stopped."""
+HALF = 2e-3
+"""What layers in bfloat16 round."""
 LIMIT_S, GRACE_S = 180, 10
 BEFORE = "before the first step"
 TASK = """
@@ -58,7 +60,8 @@ class Piece:
     by_row: rows pass it one by one, else parts of a step compute something else. refused: it may be refused.
     in_evaluation: an evaluation may change it. draws: it draws random numbers. fixed: it takes BATCH rows only.
     local: training uses buffers that differ by rank. alone: it is not drawn, as other ranks, a resume or other pieces
-    change what it does. outside: it keeps what no checkpoint has, which must be refused, of `tasks` only or in `all`.
+    change what it does. outside: it has what no checkpoint has, or what hvdtrain does not train, which must be refused,
+    of `tasks` only or in `all`.
     tolerance: what it rounds in three steps. form: makes a model of a body and its last layer, for these losses.
     """
 
@@ -101,7 +104,10 @@ ODDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A model with its losses, and how it is trained. odds: what a script does besides; None for a task."""
+    """A model with its losses, and how it is trained.
+
+    odds: what a script does besides; None for a task. optimizer: of the task's own, by name; empty for the options'.
+    """
 
     framework: str
     seed: int
@@ -114,6 +120,7 @@ class Drawn:
     shards: int = 4
     options: dict[str, str] = dataclasses.field(default_factory=dict)
     resumed_on: tuple[int, int] = (1, 1)
+    optimizer: str = ""
 
     @property
     def kinds(self) -> Any:
@@ -130,6 +137,7 @@ class Drawn:
         """All that it is made of."""
         kinds = self.kinds
         named = [kinds.PIECES[name] for name in self.pieces] + [kinds.LOSSES[self.losses]]
+        named += [kinds.OPTIMIZERS[self.optimizer]] if self.optimizer else []
         return named + [kinds.ODDS[name] for name in self.odds or ()]
 
     def has(self, flag: str) -> bool:
@@ -141,7 +149,7 @@ class Drawn:
 
     @property
     def tolerance(self) -> float:
-        return max(part.tolerance for part in self.parts)
+        return max([part.tolerance for part in self.parts] + [HALF] * ("precision" in self.options))
 
     @property
     def data(self) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
@@ -167,6 +175,8 @@ def task_class(of: Drawn) -> type:
         def losses(self, outputs: Any, labels: Any) -> Any:
             return of.kinds.LOSSES[of.losses].make(outputs, labels)
 
+    if of.optimizer:
+        Task.optimizer = lambda *_: of.kinds.OPTIMIZERS[of.optimizer].make()  # type: ignore[attr-defined]
     return Task
 
 
@@ -188,12 +198,14 @@ def draw(framework: str, seed: int) -> Drawn:
 
     rows, shards = chosen.choice((3 * BATCH, 3 * BATCH + 1, 3 * BATCH + 5)), chosen.choice((3, 4, 5))
     fits = not scripted or not 0 < rows % BATCH < shards  # a script gets no shard without rows
+    own = random.Random(f"{framework} {seed} optimizer")
+    optimizer = own.choice([*kinds.OPTIMIZERS]) if kinds.OPTIMIZERS and own.random() < 0.5 else ""
     options = [{}, {"clip-norm": "1e6"}]
     if not scripted:
         options += [
             {},
             {"on-nan": "skip"},
-            *kinds.OPTIONS,
+            *(kinds.OPTIONS if not optimizer else ()),
             *({"accumulate": n} for n in "23" if by_row),
         ]
     return Drawn(
@@ -208,6 +220,7 @@ def draw(framework: str, seed: int) -> Drawn:
         shards,
         {"remainder": chosen.choice(("pad", "exact", "drop") if fits else ("drop",)), **chosen.choice(options)},
         chosen.choice(((1, 2), (2, 1), (3, 2), (2, 3), (1, 1), (2, 2))),
+        optimizer,
     )
 
 
@@ -510,7 +523,7 @@ def arguments(drawn: Drawn, way: Way, ranks: int, last: int) -> list[str]:
     options = {**drawn.options, "seed": str(drawn.seed), "epochs": str(EPOCHS), "batch-size": str(BATCH)}
     options |= {"name": "run", "device": "cpu", "log-every": "1", "workers": "0", "bind": "none"}
     options |= {"strategy": "single" if ranks == 1 else drawn.strategy}
-    if drawn.odds is None:
+    if drawn.odds is None and not drawn.optimizer:
         options |= {"lr": str(LR), "momentum": "0.9", "schedule": "constant", "warmup-epochs": "0"}
     if drawn.strategy == "ddp":
         options |= {"accumulate": "1"}  # it makes no parts, and one process is to compute the same

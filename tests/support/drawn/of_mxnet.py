@@ -30,6 +30,7 @@ import hvdtrain
 
 STRATEGIES = ("ring", "ring", "horovod")
 OPTIONS = ({"weight-decay": "0.01", "nesterov": ""},)
+OPTIMIZERS: dict[str, Piece] = {}
 
 
 def dense(units: int = FEATURES, in_units: int = FEATURES, **options: Any) -> nn.Dense:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +16,11 @@ from support.drawn_models import (
     EPOCHS,
     EVALUATED,
     FEATURES,
+    HALF,
     KEPT,
     LR,
     ODD,
+    OUTSIDE,
     STATE,
     Drawn,
     Piece,
@@ -27,7 +31,7 @@ import hvdtrain
 from hvdtrain.tasks.progress import Progress, place
 
 STRATEGIES = ("ring", "ring", "horovod")
-OPTIONS = ({"nesterov": ""},)
+OPTIONS = ({"nesterov": ""}, {"precision": "bf16"})
 IS_KERAS_3 = hasattr(tf.keras, "ops")
 layers = tf.keras.layers
 constraints, regularizers = tf.keras.constraints, tf.keras.regularizers
@@ -178,6 +182,223 @@ def recurrent(kind, rows=None, **options):
     return make
 
 
+class Set(layers.Layer):
+    """Multiplies by what build() sets: a variable, and one that is not trained."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(name="scale", shape=(FEATURES,), initializer="zeros")
+        self.table = self.add_weight(name="table", shape=(FEATURES,), initializer="ones", trainable=False)
+        self.scale.assign(np.linspace(1, 2, FEATURES))
+        self.table.assign(np.linspace(2, 1, FEATURES))
+        self.built = True
+
+    def call(self, x):
+        return x * tf.convert_to_tensor(self.scale) * tf.convert_to_tensor(self.table)
+
+
+class InEvaluation(layers.Layer):
+    """A layer that is called in evaluations only; its regularizer is in each loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = dense(kernel_regularizer=regularizers.L2(0.1))
+
+    def call(self, x, training=None):
+        return x if training else self.layer(x)
+
+
+class Tied(layers.Layer):
+    """A layer, and one whose kernel is that of the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = dense()
+
+    def call(self, x):
+        return tf.matmul(tf.tanh(self.layer(x)), tf.convert_to_tensor(self.layer.kernel), transpose_b=True)
+
+
+class Inner(layers.Layer):
+    """Layers that learn from the call around theirs whether it is training."""
+
+    def __init__(self, *inner):
+        super().__init__()
+        self.inner = tf.keras.Sequential([*inner])
+
+    def call(self, x):
+        return self.inner(x)
+
+
+class Attention(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.attention = layers.MultiHeadAttention(2, 3)
+
+    def call(self, x):
+        parts = tf.reshape(x, (-1, 2, FEATURES // 2))
+        return tf.reshape(self.attention(parts, parts, use_causal_mask=True), tf.shape(x))
+
+
+def reversed_gradient(layer, x, training):
+    @tf.custom_gradient
+    def reverse(values):
+        return values, lambda gradient: -0.5 * gradient
+
+    return layer.layer(reverse(x))
+
+
+def in_graph(layer, x, training):
+    """By the control flow of Keras 3, and of TensorFlow."""
+    if not IS_KERAS_3:
+        return tf.cond(tf.reduce_sum(x) > 1e6, lambda: x, lambda: layer.layer(x))
+    values = tf.keras.ops.cond(tf.reduce_sum(x) > 1e6, lambda: x, lambda: layer.layer(x))
+    return tf.keras.ops.fori_loop(0, 2, lambda _, values: tf.tanh(values + x), values)
+
+
+def sparsely(x):
+    """Some rows of each two of which one is zero, for layers that make a mask of it."""
+    return tf.reshape(x, (-1, 2, FEATURES // 2)) * tf.cast(tf.reshape(x[:, :2], (-1, 2, 1)) > 0, x.dtype)
+
+
+class Masked(layers.Layer):
+    """A layer that leaves out what is zero."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.masking, self.layer = layers.Masking(), layer
+
+    def call(self, x):
+        return tf.reshape(self.layer(self.masking(sparsely(x))), tf.shape(x))
+
+
+class Tokens(layers.Layer):
+    """Numbers of which 0 is left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = layers.Embedding(3, 4, mask_zero=True), layers.GRU(FEATURES)
+
+    def call(self, x):
+        return x + self.layer(self.table(tf.cast(x > 0, tf.int32) + tf.cast(x > 0.5, tf.int32)))
+
+
+def of_parts(*inner):
+    """Layers of sequences."""
+    return tf.keras.Sequential([layers.Reshape((2, FEATURES // 2)), *inner, layers.Flatten()])
+
+
+def normalization():
+    """A layer that knows the mean and the variance of data before the model is called."""
+    layer = layers.Normalization()
+    layer.adapt(np.random.default_rng(0).normal(0.5, 2, (20, FEATURES)).astype(np.float32))
+    return layer
+
+
+def steps_of(x):
+    return x + 0.1 * tf.cast(layers.Discretization([-0.5, 0.0, 0.5])(x), x.dtype)
+
+
+def augmentation():
+    images = [layers.Reshape((2, FEATURES // 2, 1)), layers.RandomFlip(), layers.RandomTranslation(0.5, 0.5)]
+    return tf.keras.Sequential([*images, layers.Flatten()])
+
+
+class Seeded(layers.Layer):
+    """Draws by a generator of its own, and by the one that all layers share."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = tf.keras.random.SeedGenerator(3)
+
+    def call(self, x, training=None):
+        noise = tf.keras.random.normal(x.shape[1:], seed=self.seeds) + tf.keras.random.uniform(x.shape[1:])
+        return x + noise / 10 if training else x
+
+
+class Held(layers.Layer):
+    """A variable that no add_weight() has made, and one with a loss of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = tf.keras.Variable(np.linspace(0, 1, FEATURES), dtype="float32", name="shift")
+        self.calls = tf.keras.Variable(0, dtype="int32", trainable=False, name="calls")
+
+    def call(self, x, training=None):
+        if training:
+            self.calls.assign_add(1)
+        return x + self.shift * (1 + tf.cast(self.calls.value, x.dtype) / 10)
+
+
+class Stateless(layers.Layer):
+    """Calls its layer as a function of variables."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def build(self, shape):
+        self.layer.build(shape)
+
+    def call(self, x, training=None):
+        trained, others = self.layer.trainable_variables, self.layer.non_trainable_variables
+        outputs, values = self.layer.stateless_call(trained, others, x, training=training)
+        for variable, value in zip(others, values, strict=True):
+            variable.assign(value)
+        return outputs
+
+
+class Replaced(layers.Layer):
+    """Has a variable whose gradient is its next value, as those of layers in float8."""
+
+    def build(self, shape):
+        options = {"initializer": "ones", "overwrite_with_gradient": True}
+        self.largest = self.add_weight(name="largest", shape=(), **options)
+
+    def call(self, x):
+        @tf.custom_gradient
+        def divided(values, largest):
+            return values / largest, lambda gradient: (gradient / largest, tf.reduce_max(tf.abs(values)))
+
+        return divided(x, tf.convert_to_tensor(self.largest))
+
+
+MORE = {
+    "set in build": Piece(Set),
+    "evaluation only": Piece(InEvaluation),
+    "tied": Piece(Tied),
+    "inner dropout": Piece(lambda: Inner(layers.Dropout(0.3, seed=5)), draws=True),
+    "inner batch norm": STATE(lambda: Inner(dense(), layers.BatchNormalization())),
+    "attention": Piece(Attention),
+    "reversed gradient": Piece(lambda: Layer(reversed_gradient)),
+    "control flow": Piece(lambda: Layer(in_graph)),
+    "masked GRU": Piece(lambda: Masked(layers.GRU(FEATURES))),
+    "masked LSTM": Piece(lambda: Masked(layers.Bidirectional(layers.LSTM(FEATURES // 2)))),
+    "masked batch norm": STATE(lambda: Masked(layers.BatchNormalization())),
+    "tokens": Piece(Tokens),
+    "convolution": Piece(lambda: of_parts(layers.Conv1D(FEATURES // 2, 2, padding="same"), layers.PReLU())),
+    "time distributed": Piece(lambda: of_parts(layers.TimeDistributed(dense(FEATURES // 2)))),
+    "group norm": Piece(lambda: layers.GroupNormalization(2)),
+    "unit norm": Piece(layers.UnitNormalization),
+    "normalization": Piece(normalization),
+    "steps": Piece(lambda: layers.Lambda(steps_of)),
+    "frozen with a regularizer": Piece(lambda: dense(kernel_regularizer="l2", trainable=False)),
+    "noise": Piece(lambda: layers.GaussianNoise(0.1), draws=True),
+    "augmentation": Piece(augmentation, draws=True),
+    "recurrent dropout": Piece(recurrent(layers.GRU, dropout=0.2, recurrent_dropout=0.2), draws=True),
+    "bfloat16": Piece(lambda: dense(dtype="mixed_bfloat16"), tolerance=HALF),
+    "float64": OUTSIDE(lambda: dense(dtype="float64")),
+}
+"""Those that only the drawn models have, as the models of tests have all others."""
+if IS_KERAS_3:
+    MORE |= {
+        "seeded": Piece(Seeded, draws=True),
+        "held": STATE(Held),
+        "stateless": Piece(lambda: Stateless(dense())),
+        "stateless batch norm": STATE(lambda: Stateless(layers.BatchNormalization())),
+        "low rank": Piece(lambda: dense(lora_rank=2)),
+        "spectral norm": STATE(lambda: layers.SpectralNormalization(dense())),
+        "replaced": OUTSIDE(Replaced, by_row=False),
+    }
 FIRST = ("stateful GRU", "stateful LSTM", "fixed batch")
 """Pieces without a layer before them."""
 DTYPES = ("bool", "int32", "int64", "uint8", "float16", "float64", "complex64")
@@ -215,6 +436,7 @@ PIECES = {
     "watched": EVALUATED(lambda: Watched(0.0)),
     "watched mean": EVALUATED(lambda: Watched(0.1), local=True),
     **common(COMMON, DTYPES, refused=True),
+    **MORE,
 }
 
 
@@ -286,6 +508,56 @@ LOSSES = {
     "complex": Piece(complex_squares, form=Values),
 }
 ODDS: dict[str, Piece] = {}
+optimizers = tf.keras.optimizers
+
+
+def decay():
+    return optimizers.schedules.ExponentialDecay(LR, 2, 0.5)
+
+
+def without_decay_of_biases():
+    optimizer = optimizers.AdamW(0.01, weight_decay=0.1, epsilon=0.01)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+def of_kinds(**options):
+    """An optimizer for biases, and one for the others."""
+    of_biases = {".*bias": optimizers.SGD(LR, 0.9)}
+    return optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.Adam(0.01, epsilon=0.01), of_biases), **options)
+
+
+# With a large epsilon, as rounding is the sign of a gradient without it.
+OPTIMIZERS = {
+    "schedule": Piece(lambda: optimizers.SGD(decay(), 0.9, nesterov=True)),
+    "function": Piece(lambda: optimizers.SGD(lambda: 2 * tf.constant(LR))),
+    "Adam": Piece(lambda: optimizers.Adam(0.01, amsgrad=True, epsilon=0.01, clipnorm=0.1)),
+    "AdamW": Piece(without_decay_of_biases),
+    "RMSprop": Piece(lambda: optimizers.RMSprop(0.01, momentum=0.9, centered=True, epsilon=0.01, clipvalue=0.05)),
+    "Adagrad": Piece(lambda: optimizers.Adagrad(0.05, global_clipnorm=0.5)),
+    # Its weights begin at zero, where a constraint to unit norm enlarges what they round.
+    "Ftrl": Piece(lambda: optimizers.Ftrl(0.05, l2_regularization_strength=0.1), tolerance=1e-3),
+    "Nadam": Piece(lambda: optimizers.Nadam(0.01, epsilon=0.01)),
+    "average": Piece(lambda: optimizers.SGD(LR, 0.9, use_ema=True, ema_momentum=0.8)),
+    "average that replaces": Piece(
+        lambda: optimizers.SGD(LR, 0.9, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2)
+    ),
+}
+if IS_KERAS_3:
+    OPTIMIZERS |= {
+        "scaled": Piece(lambda: optimizers.Adam(0.01, epsilon=0.01, clipnorm=0.1, loss_scale_factor=3000.0)),
+        "dynamic scale": Piece(
+            lambda: optimizers.LossScaleOptimizer(optimizers.SGD(decay(), 0.9), dynamic_growth_steps=2)
+        ),
+        "accumulation": Piece(
+            lambda: optimizers.SGD(decay(), 0.9, gradient_accumulation_steps=2, weight_decay=0.1, use_ema=True)
+        ),
+        "of kinds": Piece(of_kinds),
+        "of kinds, scaled": Piece(lambda: of_kinds(loss_scale_factor=512.0)),
+        "Lamb": Piece(lambda: optimizers.Lamb(0.01, epsilon=0.01)),
+        "Muon": Piece(lambda: optimizers.Muon(0.01, adam_lr_ratio=0.5, epsilon=0.01), tolerance=1e-3),
+        "without a schedule": Piece(lambda: optimizers.ScheduleFreeAdamW(0.01, epsilon=0.01, warmup_steps=2)),
+    }
 
 
 def model_of(drawn: Drawn):
@@ -305,29 +577,66 @@ class Steps(tf.keras.callbacks.Callback):
         place.now = Progress(self.before + batch, self.epoch, training=True)
 
 
+def optimizer_of(drawn: Drawn):
+    """The task's own, or that of the options, which training goes on with after each `fit`.
+
+    No gradient counts as zero, and that of an embedding has all rows: Keras 3 squares the parts of a row one by one.
+    """
+    by_options = functools.partial(optimizers.SGD, LR, 0.9, "nesterov" in drawn.options)
+    optimizer = OPTIMIZERS[drawn.optimizer].make() if drawn.optimizer else by_options()
+    apply = optimizer.apply_gradients
+
+    def apply_dense(pairs, **options):
+        pairs = [(tf.zeros_like(v) if g is None else tf.convert_to_tensor(g), v) for g, v in pairs]
+        return apply(pairs, **options)
+
+    optimizer.apply_gradients = apply_dense
+    optimizer.finalize_variable_values = lambda *_: None
+    return optimizer
+
+
 def plain(drawn: Drawn, evaluates: bool) -> dict[str, np.ndarray]:
     """Keras' fit; its variables by their place."""
     from hvdtrain.frameworks.tensorflow.keras_versions import GENERATOR_STATES
-    from hvdtrain.frameworks.tensorflow.network import building
+    from hvdtrain.frameworks.tensorflow.network import building, without_half
 
     made = []
+    maybe_build = layers.Layer._maybe_build
 
     def creator(following, **options):
-        made.append((variable := following(**options), variable.numpy()))
+        variable = following(**options)
+        if tf.executing_eagerly():
+            made.append((variable, variable.numpy()))
         return variable
+
+    def build(layer, *given):
+        """Keep what build() has set, too, which calls may change."""
+        first = len(made)
+        maybe_build(layer, *given)
+        with tf.init_scope():
+            made[first:] = [(variable, variable.numpy()) for variable, _ in made[first:]]
 
     tf.keras.utils.set_random_seed(drawn.seed)
     (numbers, labels), test = drawn.data
-    losses_of = LOSSES[drawn.losses].make
-    with tf.variable_creator_scope(creator), building("fp32"):  # in which layers draw other numbers
+    losses_of, precision = LOSSES[drawn.losses].make, drawn.options.get("precision", "fp32")
+    with (
+        tf.variable_creator_scope(creator),
+        building(precision),  # in which layers draw other numbers
+        mock.patch.object(layers.Layer, "_maybe_build", build),
+    ):
         model = model_of(drawn)
+        made[:] = [(variable, variable.numpy()) for variable, _ in made]
         for training in (False, True):  # in the order in which hvdtrain builds layers, which draws their weights
             model(tf.constant(numbers[:BATCH]), training=training)
     for variable, value in made:
         variable.assign(value)
     states = [variable for variable in model.variables if not any(name in variable.name for name in GENERATOR_STATES)]
-    model.compile(tf.keras.optimizers.SGD(LR, 0.9, "nesterov" in drawn.options), run_eagerly=True)
-    model.compute_loss = lambda x, y, outputs, *_, **__: tf.reduce_mean(losses_of(outputs, y)) + sum(model.losses)
+    model.compile(optimizer_of(drawn), run_eagerly=True)
+    model.optimizer.build(model.trainable_variables)  # before a call changes them, with which averages of Keras 2 begin
+    model.compute_loss = lambda x, y, outputs, *_, **__: sum(
+        (tf.cast(loss, tf.float32) for loss in model.losses),
+        tf.reduce_mean(losses_of(tf.nest.map_structure(without_half, outputs), y)),
+    )
     model.compute_metrics = lambda *_, **__: {"none": tf.zeros(())}  # of dicts
     model.reset_metrics = lambda: None  # which would reset those of layers before each epoch
     for epoch in range(EPOCHS):

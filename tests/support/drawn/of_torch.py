@@ -34,6 +34,7 @@ import hvdtrain
 
 STRATEGIES = ("ring", "ring", "horovod", "ddp")
 OPTIONS = ({"optimizer": "adam"},)
+OPTIMIZERS: dict[str, Piece] = {}
 
 
 def linear() -> nn.Linear:
