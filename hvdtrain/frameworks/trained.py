@@ -84,8 +84,4 @@ def _mxnet(target: Target, weights: Weights, seed: int) -> Any:
     return OBJECTIVES[target.kind](target, weights, strategy, [mx.cpu()]).trained_block()
 
 
-_MODELS: dict[str, Callable[..., Any]] = {
-    "torch": _torch,
-    "tensorflow": _tensorflow,
-    "mxnet": _mxnet,
-}
+_MODELS: dict[str, Callable[..., Any]] = {"torch": _torch, "tensorflow": _tensorflow, "mxnet": _mxnet}

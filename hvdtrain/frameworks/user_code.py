@@ -6,6 +6,7 @@ The errors, and the checks that need no tensors, are the same for all frameworks
 from __future__ import annotations
 
 import abc
+import itertools
 from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -96,7 +97,9 @@ class TaskOutputs:
 
     def _count_rows(self, outputs: Any) -> Any:
         """Number of rows of a tensor, or of the first one that has rows in a mapping, sequence or object."""
-        for one in (waiting := [outputs]):  # which grows
+        for one in itertools.islice(
+            waiting := [outputs], 1000
+        ):  # which grows, perhaps without an end
             if not isinstance(one, self.tensor):
                 named = one if isinstance(one, Mapping) else getattr(one, "__dict__", {})
                 waiting += one if isinstance(one, list | tuple) else named.values()

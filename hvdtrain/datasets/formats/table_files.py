@@ -122,7 +122,8 @@ class TableFile:
 
     def keep_zeros(self, name: str) -> None:
         """Let a column of integers be text if some begin with zeros, as names of classes do, or are beyond int64."""
-        if self.form and str(self.column(name).type) in ("int64", "double"):
+        kind = str(self.column(name).type)
+        if self.form and (kind == "int64" or (kind == "double" and (self.column(name).to_numpy() >= 2.0**63).any())):
             texts = _read_csv(self.path, self.form, [name], alone=True).column(name)
             if any(re.fullmatch(r"\s*(0\d+|\d{19,})\s*", text) for text in texts.unique().to_pylist()):
                 self._table = self._table.set_column(self.names.index(name), name, texts)
