@@ -95,7 +95,7 @@ def _rows(file: Path, shape: Shape, invert: bool, recipe: TableRecipe | None) ->
         return [str(file)], read_image(file, shape, invert)[np.newaxis]
     table = TableFile(file, recipe.kinds, recipe.form)
     for note in table.guesses:
-        print(f"{file}: {note}", file=sys.stderr)
+        print(f"hvdtrain: {file}: {note}", file=sys.stderr)
     return [f"{file}:{row}" for row in range(len(table))], recipe.encode(table)[:, np.newaxis, np.newaxis]
 
 

@@ -220,7 +220,7 @@ def _load_npz(name: str, path: Path) -> LoadedSources:
         files = [(path / f"{part}.npz", ["images", "labels"]) for part in parts]
     else:
         file = path if path.is_file() else next(file for file in sorted(path.glob("*.npz")) if file.name[0] != ".")
-        with np.load(file, allow_pickle=False) as held:
+        with wrap_errors(file, "save numeric arrays there with numpy.savez"), np.load(file, allow_pickle=False) as held:
             beside = parts_beside({key[2:] for key in held.files if key.startswith("x_")}, file)
         files = [(file, [f"{kind}_{part}" for part in ("train", *(beside or ["test"])) for kind in "xy"])]
     arrays, first = tuple(array for file, names in files for array in read_npz(file, names)), files[0][0]

@@ -97,9 +97,7 @@ class TaskOutputs:
 
     def _count_rows(self, outputs: Any) -> Any:
         """Number of rows of a tensor, or of the first one that has rows in a mapping, sequence or object."""
-        for one in itertools.islice(
-            waiting := [outputs], 1000
-        ):  # which grows, perhaps without an end
+        for one in itertools.islice(waiting := [outputs], 1000):  # which grows, perhaps without an end
             if not isinstance(one, self.tensor):
                 named = one if isinstance(one, Mapping) else getattr(one, "__dict__", {})
                 waiting += one if isinstance(one, list | tuple) else named.values()

@@ -163,7 +163,6 @@ def test_runs_and_places_that_cannot_be(tmp_path, capsys, monkeypatch):
     assert "load its weights in code of your own" in error_of(capsys, own_loop, tmp_path / "model.pt2")
     task = save(tmp_path / "task", network={"task": "task.py:Task", "options": {}}, model="task.py:Task")
     assert "; use hvdtrain.load(" in error_of(capsys, task, tmp_path / "model.pt2")
-    assert 'for a task use hvdtrain.load("runs/NAME")' in error_of(capsys, task, "x.pt2", "--set", "a=1")
     run = save(tmp_path / "run")
     assert "there is no folder" in error_of(capsys, run, tmp_path / "missing" / "model.onnx")
     long = tmp_path / f"{'a' * 250}.onnx"
