@@ -126,7 +126,7 @@ def is_of_probabilities(*tensors: Any) -> bool:
     shape, *others = (tuple(getattr(tensor, "shape", ())) for tensor in tensors)
     if len(shape) != 2 or shape[1] < 2 or any(other != shape[:1] for other in others):
         return False  # and copies nothing, as of logits of each token
-    if "complex" in str(tensors[0].dtype):
+    if not is_real(tensors[0]):
         return False
     try:
         outputs, labels, losses = map(to_numpy, tensors)
@@ -177,3 +177,8 @@ class _Kept:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Kept, ()
+
+
+def is_real(values: Any) -> bool:
+    """Whether a tensor has no complex numbers, whose imaginary part a cast to float32 would drop."""
+    return "complex" not in str(values.dtype)

@@ -18,7 +18,7 @@ from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
 from hvdtrain.frameworks.engine import Engine
-from hvdtrain.frameworks.row_checks import FirstOutputs, changes_by_rows, examine
+from hvdtrain.frameworks.row_checks import FirstOutputs, changes_by_rows, examine, is_real
 from hvdtrain.interfaces.combining import Gradients, StepLoss
 from hvdtrain.interfaces.learner import Evaluated
 from hvdtrain.interfaces.reading import Batch
@@ -98,11 +98,10 @@ class TaskOutputs:
     def _count_rows(self, outputs: Any) -> Any:
         """Number of rows of a tensor, or of the first one that has rows in a mapping, sequence or object."""
         for one in itertools.islice(waiting := [outputs], 1000):  # which grows, perhaps without an end
-            if not isinstance(one, self.tensor):
-                named = one if isinstance(one, Mapping) else getattr(one, "__dict__", {})
-                waiting += one if isinstance(one, list | tuple) else named.values()
-            elif self._dimensions(one) != 0:
+            if isinstance(one, self.tensor) and self._dimensions(one) != 0:
                 return one.shape[0]
+            named = one if isinstance(one, Mapping) else getattr(one, "__dict__", {})
+            waiting += one if isinstance(one, list | tuple) else named.values()
         raise self._task.error("model", "returned no tensor with rows", "return one, or give losses() targets")
 
     @staticmethod
@@ -119,11 +118,6 @@ class TaskOutputs:
     def _is_right(logits: Any, labels: Any) -> Any:
         """Whether the greatest logit of each row is that of its label."""
         raise NotImplementedError
-
-
-def is_real(values: Any) -> bool:
-    """Whether a tensor has no complex numbers, whose imaginary part a cast to float32 would drop."""
-    return "complex" not in str(values.dtype)
 
 
 def describe_values(values: Any) -> str:

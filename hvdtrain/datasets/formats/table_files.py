@@ -29,14 +29,8 @@ MISSING = ("?", "-", ".", "None", "<NA>", "NaT", r"\N")
 """A missing number or date in a CSV file, besides what pyarrow takes for one (empty, NA, #N/A, null, NaN ...)."""
 DAYS = ("{0}/{1}/", "{0}-{1}-", "%d.%m.", "%d-%b-", "%d %b ", "%b %d, ")
 """Dates in a CSV file, before a year; {0} and {1} are month and day, or day and month."""
-DATES = (
-    *(f"{day}%{year}" for year in "yY" for day in DAYS),
-    "%Y-%m-%d",
-    "%Y/%m/%d",
-    "%Y.%m.%d",
-    "%Y. %m. %d.",
-    "%Y年%m月%d日",
-)
+DATES = (*(f"{day}%{year}" for year in "yY" for day in DAYS), *(f"%Y{sign}%m{sign}%d" for sign in "-/."))
+DATES += ("%Y. %m. %d.", "%Y年%m月%d日")
 """Besides ISO 8601. %Y comes after %y, as it also takes years of two digits."""
 TEXTS = ("string", "null")
 TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")

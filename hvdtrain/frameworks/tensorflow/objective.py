@@ -20,7 +20,6 @@ from hvdtrain.frameworks.tensorflow.network import (
     Values,
     WeightLayout,
     building,
-    calling_task,
     channel_last,
     check_losses,
     evaluation,
@@ -32,6 +31,7 @@ from hvdtrain.frameworks.tensorflow.network import (
     why_no_graph,
     without_half,
 )
+from hvdtrain.frameworks.tensorflow.progress import calling_task
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, nothing_to_train
 from hvdtrain.interfaces.reading import Batch

@@ -386,7 +386,7 @@ MORE = {
     "augmentation": Piece(augmentation, draws=True),
     "recurrent dropout": Piece(recurrent(layers.GRU, dropout=0.2, recurrent_dropout=0.2), draws=True),
     "bfloat16": Piece(lambda: dense(dtype="mixed_bfloat16"), tolerance=HALF),
-    "float64": OUTSIDE(lambda: dense(dtype="float64")),
+    "float64": ODD(lambda: dense(dtype="float64")),
 }
 """Those that only the drawn models have, as the models of tests have all others."""
 if IS_KERAS_3:
