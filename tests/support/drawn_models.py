@@ -199,7 +199,8 @@ def draw(framework: str, seed: int) -> Drawn:
     rows, shards = chosen.choice((3 * BATCH, 3 * BATCH + 1, 3 * BATCH + 5)), chosen.choice((3, 4, 5))
     fits = not scripted or not 0 < rows % BATCH < shards  # a script gets no shard without rows
     own = random.Random(f"{framework} {seed} optimizer")
-    optimizer = own.choice([*kinds.OPTIMIZERS]) if kinds.OPTIMIZERS and own.random() < 0.5 else ""
+    drawn = [name for name, piece in kinds.OPTIMIZERS.items() if not piece.alone]
+    optimizer = own.choice(drawn) if drawn and own.random() < 0.5 else ""
     options = [{}, {"clip-norm": "1e6"}]
     if not scripted:
         options += [
