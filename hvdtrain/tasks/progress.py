@@ -22,8 +22,7 @@ class Progress(NamedTuple):
 
 
 place = SimpleNamespace(now=Progress(), asked=False, shown=lambda now: now, graph=None, is_kept=False)
-"""now: of this process. asked: see `asks`. shown: what a framework makes of it. graph: TensorFlow's, which may ask now.
-is_kept: whether another one has asked."""
+"""now: of this process. asked: see `asks`. shown: what a framework makes of it. graph, is_kept: of TensorFlow."""
 
 
 def asks(function: Callable[..., object], *arguments: Any) -> bool:

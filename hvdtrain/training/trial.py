@@ -64,6 +64,8 @@ def _try_evaluation(run: RunContext) -> None:
 
 def _changes_others(learner: Learner, arrays: tuple[np.ndarray, ...]) -> bool:
     """Whether an evaluation changes other weights than the first ones, such as a memory that it empties."""
+    if not learner.untrained:
+        return False
     with contextlib.suppress(Exception), learner.unchanged():  # of a model that fails with others
         learner.load(_moved(learner, 0.01, untrained=True))
         before = checksum(learner.weights())

@@ -203,10 +203,8 @@ class _Encoder:
             recipe = recipe.scaled_by(known, train.arrays[1])
         plain = [column.name for column in recipe.inputs] if scale == "auto" and scales and is_plain else []
         if names := [name for name in plain if np.abs(known[name]).max() > MAX_PLAIN]:
-            unscaled = f"takes {shown(names)} with numbers above {MAX_PLAIN} as they are"
-            train.advice += (
-                f"{unscaled}: give --scale standard if it does not learn, and --scale none if it is meant",
-            )
+            text = f"takes {shown(names)} with numbers above {MAX_PLAIN} as they are: give --scale standard"
+            train.advice += (f"{text} if it does not learn, and --scale none if it is meant",)
         record = recipe.record() | {"read": self._meanings(recipe.inputs)}
         return [source and self._encoded(recipe, cast(ArraySource, source)) for source in sources], record
 
