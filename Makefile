@@ -109,7 +109,7 @@ bench: setup ## Compare hvdtrain with hand-written loops, data with and without 
 	@$(ACTIVE) python benchmarks/user_task.py
 	@$(ACTIVE) python benchmarks/larger_than_memory.py
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
-	@$(ACTIVE) python -m hvdtrain bench allreduce --sizes 8 1024 16384 524288 1048576 67108864
+	@$(ACTIVE) python benchmarks/allreduce.py --sizes 8 1024 16384 524288 1048576 67108864
 	@$(ACTIVE) python benchmarks/idle.py
 	@$(ACTIVE) python benchmarks/goals.py
 

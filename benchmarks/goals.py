@@ -1,4 +1,4 @@
-"""Goals for Horovod's core: checks the results of `python -m hvdtrain bench`, `bench allreduce` and `idle.py`.
+"""Goals for Horovod's core: checks the results of `python -m hvdtrain bench`, `allreduce.py` and `idle.py`.
 
 usage: python benchmarks/goals.py [FOLDER]   (default: runs/bench)
 """

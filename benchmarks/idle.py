@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hvdtrain.measure.bench.allreduce import LIBRARIES
+from allreduce import LIBRARIES
+
 from hvdtrain.measure.bench.strategies import environment
 
 RANKS = 2

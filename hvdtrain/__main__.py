@@ -18,7 +18,7 @@ commands:
   train      train with data parallelism, on N ranks with -n N (--help lists options)
   launch     start a job: on this host, on other hosts over ssh, or in Slurm
   doctor     diagnose an installation, a machine or a job, and say how to fix it
-  bench      measure all strategies side by side; bench allreduce: measure allreduces
+  bench      measure all strategies side by side
   sweep      train with all combinations of some options, and compare the results
   scale      predict the time of a step, speed and efficiency on more ranks
   report     compare runs in tables and plots: Markdown, CSV and one HTML page

@@ -4,7 +4,7 @@ usage: python benchmarks/links/throttled.py [--rates MBIT...] [--ranks N...] [--
 
 Each rank is a host of its own: a network namespace, connected to a switch by a link that `tc` limits to so few Mbit/s
 that communication takes most of a step, and this machine's cores little of it. The model does not see these jobs. It
-gets the record of one rank, without a network; latency by `bench allreduce` of two ranks without a limit; and the
+gets the record of one rank, without a network; latency by `allreduce.py` of two ranks without a limit; and the
 rate that `tc` was given. Ranks share this machine's cores, as those of a cluster would not, so computation counts
 ranks / cores times where there are more ranks than cores. All namespaces are removed at the end.
 """
@@ -26,12 +26,12 @@ from pathlib import Path
 from host_jobs import HostJob
 from hosts import Speed, hosts
 
-from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
 from hvdtrain.measure.bench.strategies import environment
 from hvdtrain.measure.scale.allreduce import STRATEGIES, Link
-from hvdtrain.measure.scale.measured import Workload, fit, read_runs
+from hvdtrain.measure.scale.measured import Workload, fit_tables, read_runs, read_table
 from hvdtrain.measure.scale.step import StepModel, StepParts
 
+ALLREDUCE = Path(__file__).parents[1] / "allreduce.py"
 COMPARED = ("ring", "horovod")
 STEPS, LOG_EVERY = 40, 5
 SECONDS = 900
@@ -94,8 +94,11 @@ def settings(folder: Path, name: str, batch: int) -> list[str]:
 def unlimited(strategy: str) -> float:
     """The latency of the strategy's library between two ranks of this machine, without a limit."""
     allreduce = STRATEGIES[strategy]
-    times = measure(allreduce.library, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1))
-    return fit([(2, size, seconds) for size, seconds in times.items()], allreduce).latency_s
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--libraries", allreduce.library, "--repeats", "1", "--output", folder]
+        command = [sys.executable, str(ALLREDUCE), *options, "--sizes", "8", "1024", "16384"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return fit_tables([read_table(Path(folder) / "allreduce.json")], allreduce).latency_s
 
 
 def predict(workload: Workload, strategy: str, latency_s: float, rate: float, ranks: int) -> StepParts:

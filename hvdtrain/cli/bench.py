@@ -1,4 +1,4 @@
-"""python -m hvdtrain bench: compare all strategies; bench allreduce: allreduces."""
+"""python -m hvdtrain bench: compare all strategies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import sys
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option_parser import OptionParser, parser_of, read_arguments
 from hvdtrain.errors import TrainingError
-from hvdtrain.measure.bench import allreduce
-from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.measure.bench.strategies import (
     StrategyBenchOptions,
     all_rows,
@@ -26,17 +24,13 @@ PROG = "python -m hvdtrain bench"
 
 
 def parser() -> OptionParser:
-    """That of the strategies; `bench allreduce` has others."""
     return parser_of(StrategyBenchOptions, PROG)
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
-    if argv[:1] == ["allreduce"]:
-        print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:])))
-    else:
-        run(read_arguments(StrategyBenchOptions, PROG, argv))
+    run(read_arguments(StrategyBenchOptions, PROG, argv))
 
 
 def run(options: StrategyBenchOptions) -> None:

@@ -37,7 +37,7 @@ class ScaleOptions:
     runs: tuple[Path, ...] = positional()
     """Folders of finished runs of one network, which may differ in batch size; also their strategy is predicted."""
     allreduce: tuple[Path, ...] = option(())
-    """Tables of `bench allreduce` (allreduce.json); several of different numbers of ranks fit better."""
+    """Tables of `benchmarks/allreduce.py` (allreduce.json); several of different numbers of ranks fit better."""
     link: str = option("")
     """Link between hosts in place of a table's, as LATENCY_US/GB_S: microseconds of a message, and GB/s of a host in
     each direction, such as 50/1.1."""
@@ -57,7 +57,7 @@ class ScaleOptions:
         if not self.ranks:
             raise UserError("--ranks: no number is given", "give some, such as 1 8 64")
         if not self.allreduce and not self.link:
-            remedy = "give --allreduce FILE, which python -m hvdtrain bench allreduce writes, or --link LATENCY_US/GB_S"
+            remedy = "give --allreduce FILE, which python benchmarks/allreduce.py writes, or --link LATENCY_US/GB_S"
             raise UserError("nothing tells how fast the network is", remedy)
 
 

@@ -1,4 +1,4 @@
-"""Times an allreduce by one of the libraries that strategies use; `python -m hvdtrain bench allreduce` starts it.
+"""Times an allreduce by one of the libraries that strategies use; `python benchmarks/allreduce.py` starts it.
 
 usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD BYTES...
 """

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.jobs import finish, run, start, succeed, wait_for
+from support.jobs import ROOT, finish, run, start, succeed, wait_for
 from support.report import table
 from support.stack import INSTALLED
 
@@ -118,10 +118,7 @@ def test_an_unknown_row_lists_all(benchmark):
         pytest.param(("--rows", "torch/horvod"), "(did you mean torch/horovod?); choose from ", marks=NEEDS_TORCH),
         (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
         (("--steps", "5"), "--steps 5: must be 20 or more"),
-        (("allreduce", "--sizes"), "--sizes: no size is given; give some, such as 8 1048576"),
-        (("allreduce", "--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
         (("links",), "unrecognized arguments: links"),
-        (("allreduce", "--libraries", "rung"), "--libraries rung: none has that name"),
     ],
 )
 def test_invalid_options(benchmark, options, error):
@@ -141,12 +138,26 @@ def test_failed_job_is_reported_and_others_run(benchmark, tmp_path):
     assert set(results(tmp_path)) == {"torch-single-np1-r0"}
 
 
-ALLREDUCE = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output", "made")
+ALLREDUCE = ("python", str(ROOT / "benchmarks" / "allreduce.py"), "--repeats", "1", "--output", "made")
+SIZES = ("--sizes", "8", "1048576")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--sizes",), "--sizes: no size is given; give some, such as 8 1048576"),
+        (("--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
+        (("--libraries", "rung"), "--libraries rung: none has that name"),
+    ],
+)
+def test_invalid_options_of_allreduces(tmp_path, options, error):
+    status, output = run([*ALLREDUCE, *options], tmp_path)
+    assert status == 2 and error in output
 
 
 @pytest.mark.matrix(minutes=1.5)
 def test_allreduce_of_every_library(tmp_path):
-    succeed([*BENCH, *ALLREDUCE], tmp_path)
+    succeed([*ALLREDUCE, *SIZES], tmp_path)
     table = (tmp_path / "made" / "allreduce.md").read_text()
     horovods = [f"horovod over {by}{end}" for by in ("MPI", "Gloo") for end in ("", ", as shipped")]
     for library in ("gloo", "ring", "mpi", "mpi by hand", *horovods):
@@ -156,7 +167,7 @@ def test_allreduce_of_every_library(tmp_path):
 @NEEDS_TORCH
 def test_allreduce_of_chosen_libraries(tmp_path):
     horovod = "horovod over Gloo, as shipped"
-    succeed([*BENCH, *ALLREDUCE, "--libraries", "ring", horovod], tmp_path)
+    succeed([*ALLREDUCE, *SIZES, "--libraries", "ring", horovod], tmp_path)
     written = json.loads((tmp_path / "made" / "allreduce.json").read_text())
     assert (written["ranks"], written["hosts"]) == (2, 1)
     measured = [(library, size) for library in ("ring", horovod) for size in (8, 1 << 20)]

@@ -13,6 +13,7 @@ PROGRAMS = ROOT / "benchmarks"
 TORCH = pytest.mark.needs("torch")
 PEER = {"torch": "torch/bare-ddp", "mxnet": "mxnet/bare-kvstore"}.get(FASTEST, f"{FASTEST}/horovod")
 SMALLEST = [
+    ("allreduce.py --libraries ring --sizes 8 --repeats 1", r"\bring\b"),
     pytest.param("audits.py flips --trials 20", "persistent, weight: 3 faults, ", marks=TORCH),
     pytest.param("audits.py sound --steps 40", "40 audits of a sound job of 2 ranks, 0 unequal", marks=TORCH),
     pytest.param("audits.py cost --repeats 1", r"--audit 100: \d", marks=TORCH),

@@ -21,10 +21,9 @@ from support.stack import FRAMEWORKS, INSTALLED
 
 from hvdtrain.cli import COMMANDS, launch_options, sweep_settings
 from hvdtrain.config import job_options, sources
-from hvdtrain.config.option_parser import OptionParser, parser_of
+from hvdtrain.config.option_parser import OptionParser
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.own_program import without_program
-from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.measure.bench.strategies import BenchRow, all_rows, choose
 from hvdtrain.system.command import Parser, joined
 
@@ -146,8 +145,6 @@ def parse(name: str, rest: list[str]) -> None:
         trial = without_program(rest[end + 1 :])
         sweep_settings.parse_settings(sweep_settings.parse(rest[:end]), trial)
         check(trial or ["train"])
-    elif [name, *rest[:1]] == ["bench", "allreduce"]:
-        parser_of(AllreduceBenchOptions, "bench allreduce").parse(rest[1:])
     elif name == "bench":
         wanted = parser_for(name).parse(rest).get("rows", ())
         choose(rows(), tuple(row for row in wanted if row.partition("/")[0] not in {*FRAMEWORKS} - {*INSTALLED}))
@@ -216,7 +213,6 @@ WRONG = {
     ],
     "a strategy": ["    python -m hvdtrain.torch_lenet --strategy hvorovod"],
     "a row": ["    hvdtrain bench --rows tarch"],
-    "a size": ["    hvdtrain bench allreduce --size 8"],
     "what is required": ["    hvdtrain predict"],
     "a pod": ["command:", "- mpirun", "- python", "- -m", "- hvdtrain.torch_lenet", "- --epoch", '- "3"'],
 }

@@ -127,7 +127,7 @@ def mpi(size: int, cluster: Cluster) -> Seconds:
 
 class Allreduce(NamedTuple):
     library: str
-    """Its name in the tables of `bench allreduce`."""
+    """Its name in the tables of `benchmarks/allreduce.py`."""
     algorithm: Callable[[int, Cluster], Seconds]
     agrees: bool = False
     """Whether its ranks agree on what is ready before each call, by a short allreduce: Horovod's do."""

@@ -1,4 +1,4 @@
-"""What was measured: steps of a rank, in the records of runs, and allreduces, in the tables of `bench allreduce`."""
+"""Measured steps of a rank, by records of runs, and allreduces, by `benchmarks/allreduce.py`."""
 
 from __future__ import annotations
 
@@ -160,11 +160,11 @@ class AllreduceTable(msgspec.Struct):
 
 
 def read_table(path: Path) -> AllreduceTable:
-    """The table in a file. Raises UserError, naming the file, for content that `bench allreduce` does not write."""
+    """The table in a file. Raises UserError, naming the file, for what `benchmarks/allreduce.py` does not write."""
     try:
         return read_record(path, AllreduceTable)
     except Damaged as error:
-        raise UserError(str(error), "write one with: python -m hvdtrain bench allreduce") from None
+        raise UserError(str(error), "write one with: python benchmarks/allreduce.py") from None
 
 
 def fit_tables(tables: Sequence[AllreduceTable], allreduce: Allreduce) -> Link | None:
@@ -178,7 +178,7 @@ def fit_tables(tables: Sequence[AllreduceTable], allreduce: Allreduce) -> Link |
     if tables and (not calls or max(sizes) < MIN_SIZES_RATIO * min(sizes)):
         raise UserError(
             f"--allreduce: no small and large allreduces by {allreduce.library}, which tell latency from bandwidth",
-            "measure them by bench allreduce --sizes 8 16384 1048576, or give a run of another --strategy",
+            "measure them by benchmarks/allreduce.py --sizes 8 16384 1048576, or give a run of another --strategy",
         )
     return fit(calls, allreduce) if calls else None
 

@@ -12,7 +12,6 @@ from support.report import make_run
 from hvdtrain.__main__ import main
 from hvdtrain.cli import COMMANDS, bench, doctor
 from hvdtrain.errors import UserError
-from hvdtrain.measure.bench import allreduce
 from hvdtrain.system.files import NOT_LOCAL
 
 
@@ -131,7 +130,6 @@ LINES = {
     "command",
     [
         "bench --output {} --rows torch/single",
-        "bench allreduce --output {}",
         "doctor --output {}/file",
         "report run --output {}",
         "scale run --link 5/1 --output {}",
@@ -144,7 +142,7 @@ def test_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch, command, p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "all_rows", list)
     monkeypatch.setattr(bench, "choose", lambda *_: [])
-    for module, name in ((bench, "plan"), (allreduce, "measure"), (doctor, "examine")):
+    for module, name in ((bench, "plan"), (doctor, "examine")):
         monkeypatch.setattr(module, name, pytest.fail)
     assert ended(command.format(place).split()) == 2
     error = capsys.readouterr().err
@@ -162,7 +160,6 @@ PATHS = [
     "launch horovodrun -n 1 --hostfile {} -- x",
     "sweep --output {} -- train",
     "bench --output {}",
-    "bench allreduce --output {}",
     "scale {} --link 5/1",
     "scale run --link 5/1 --output {}",
     "scale run --allreduce {}",

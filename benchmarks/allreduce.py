@@ -1,5 +1,7 @@
 """Latency and bandwidth of an allreduce, over each library that a strategy uses.
 
+usage: python benchmarks/allreduce.py [--libraries NAME...] [--np N] [--sizes BYTES...] [--repeats N] [--output FOLDER]
+
 The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there). Algorithm bandwidth is bytes / seconds. Bus
 bandwidth is algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results for
 different numbers of ranks can be compared.
@@ -17,11 +19,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from hvdtrain.config.option import as_options, option
+from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, beginning_with, environment, launched_here
 from hvdtrain.system import stacks
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
 from hvdtrain.views.table import Column, Section, Table, text_column
@@ -81,6 +85,12 @@ class AllreduceBenchOptions:
     @property
     def chosen(self) -> list[str]:
         return beginning_with(self.libraries, [*LIBRARIES], "--libraries")
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Measure and print the table; ends the process with 1 if a job failed, 2 for invalid options."""
+    print(run(read_arguments(AllreduceBenchOptions, "python benchmarks/allreduce.py", argv)))
 
 
 def run(options: AllreduceBenchOptions) -> str:
@@ -152,3 +162,7 @@ def _table(measured: list[dict[str, Any]], ranks: int) -> Table:
     runs = len(measured[0]["runs"])
     caption = f"Allreduce of float32 over {ranks} processes on one machine; median of {runs} runs."
     return Table(columns, [Section(rows)], caption=caption)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
