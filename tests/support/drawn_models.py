@@ -627,8 +627,9 @@ def problems(drawn: Drawn, outcomes: dict[Way, Outcome], references: list[dict[s
     for way, outcome in outcomes.items():
         text = ""
         if outcome.end == "failed":
-            in_script = drawn.odds is not None and drawn.has("fixed")  # in its own code
-            is_own = BEFORE in outcome.text and (in_script or not references)  # it would fail without hvdtrain, too
+            # It would fail without hvdtrain, too. A script's last batch is not tried before the first step.
+            in_script = drawn.odds is not None and drawn.has("fixed")
+            is_own = in_script + (BEFORE in outcome.text) + (not references) > 1
             text = "" if is_own else outcome.text
         elif outcome.end == "refused" and references and not drawn.has("refused"):
             text = f"refused, though a plain loop trains it: {outcome.text}"

@@ -101,8 +101,8 @@ def compute(precision: str) -> None:
     float((features @ features.T).sum())
 
 
-def check_scalable(parameters: Mapping[str, torch.Tensor], precision: str) -> None:
-    """Raise UserError for a parameter whose gradients cannot have fp16's loss scale."""
+def check_gradients(parameters: Mapping[str, torch.Tensor], precision: str, parts: int) -> None:
+    """Raise UserError for a parameter whose gradients cannot have fp16's loss scale, or be sums of so many parts."""
     halves = [name for name, parameter in parameters.items() if parameter.dtype is torch.float16]
     if halves and precision == "fp16":
         raise UserError(
@@ -110,3 +110,35 @@ def check_scalable(parameters: Mapping[str, torch.Tensor], precision: str) -> No
             "keep the parameters in float32, or leave out --precision fp16",
             option="precision",
         )
+    for name, parameter in parameters.items() if parts > 1 else ():
+        if not _hooks_are_linear(parameter):
+            raise UserError(
+                f"a hook of the parameter {name} does more to its gradients than multiply them, as clipping does, and "
+                "would do so to the part of each rank, device or shard",
+                "clip the combined gradients by --clip-norm, or change them in the step() of an optimizer of your own",
+            )
+
+
+@torch.no_grad()
+def _hooks_are_linear(parameter: torch.Tensor) -> bool:
+    """Whether a user's hooks make of 2^20 times a gradient 2^20 times what they make of it; True if they fail."""
+    hooks = [*(parameter._backward_hooks or {}).values()], [*(parameter._post_accumulate_grad_hooks or {}).values()]
+    if not any(hooks):
+        return True
+    weight, made = parameter.clone(), []
+    try:
+        for scale in (1, 1 << 20):
+            gradient = scale * (0.001 + weight.sign() / 4000)
+            for hook in hooks[0]:
+                if (changed := hook(gradient)) is not None:
+                    gradient = changed
+            parameter.grad = gradient
+            for hook in hooks[1]:
+                hook(parameter)
+            made.append(parameter.grad)
+        return not any(one is None for one in made) and torch.allclose((1 << 20) * made[0], made[1], 1e-3)
+    except Exception:
+        return True
+    finally:
+        parameter.grad = None
+        parameter.copy_(weight)  # a hook may make updates

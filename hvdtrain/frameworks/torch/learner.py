@@ -17,7 +17,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.engine import Engine
 from hvdtrain.frameworks.patterns import freeze
-from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_scalable
+from hvdtrain.frameworks.torch.arithmetic import DTYPES, check_gradients
 from hvdtrain.frameworks.torch.batch_norm import TorchBatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
@@ -215,7 +215,7 @@ class TorchLearner(TorchSteps):
         for parameter in left_out.values():
             parameter.requires_grad_(False)
         self.frozen = frozen_parameters(self._model)
-        check_scalable(self._parameters, config.precision)
+        check_gradients(self._parameters, config.precision, self.group.size * self.devices * (config.shards or 1))
         self._load_loss_scale(self._scaler.state_dict())
         self._own = TaskOptimizer.of(target, config, self._parameters, self.group.size)
         optimizer = self._own.optimizer if self._own else make_optimizer(config, self._parameters)

@@ -23,6 +23,7 @@ from hvdtrain.config.forms import Betas
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.averages import check_own_averages, share_of_weights
+from hvdtrain.frameworks.own_optimizers import numbers_of
 from hvdtrain.frameworks.patterns import without_decay
 from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
 from hvdtrain.interfaces.learner import OptimizerState
@@ -30,6 +31,8 @@ from hvdtrain.networks.description import Weights
 
 CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
 """PyTorch's names of optimizer state, and those of `OptimizerState`."""
+NUMBERS = "hvdtrain: attributes"
+"""In the saved state of an optimizer: the numbers among its attributes, such as a counter of its own."""
 PLAIN = (str, bool, int, type(None))
 SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tuple}
 MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "Counter": collections.Counter}
@@ -145,7 +148,8 @@ def saved_states(kept: Mapping[str, Any]) -> Weights:
     arrays: Weights = {}
     for name, one in kept.items():
         try:
-            arrays |= to_arrays(name, one.state_dict())
+            numbers = {NUMBERS: numbers_of(one)} if isinstance(one, torch.optim.Optimizer) and numbers_of(one) else {}
+            arrays |= to_arrays(name, one.state_dict() | numbers)
         except ValueError as error:
             raise UserError(
                 f"the state of {name} cannot be saved ({error})",

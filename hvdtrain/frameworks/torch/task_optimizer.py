@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import inspect
 import re
@@ -15,9 +17,10 @@ from torch import nn
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.own_optimizers import check_optimizer
-from hvdtrain.frameworks.torch.network import laid_out_as
+from hvdtrain.frameworks.torch.network import laid_out_as, unchanged
 from hvdtrain.frameworks.torch.objective import seed_generators
 from hvdtrain.frameworks.torch.optimizer import (
+    NUMBERS,
     from_arrays,
     make_optimizer,
     parameters_of,
@@ -167,6 +170,29 @@ def check_brought(
         raise error(f"the optimizer is {type(optimizer).__name__}, whose step() needs a {needed[0]}", remedy)
     trained, names = set(map(id, trained_by(optimizer))), {id(one): name for name, one in parameters.items()}
     check_optimizer(error, "optimizer", trained, names, all_of_model, "requires_grad_(False)")
+    if not _is_restored(optimizer):
+        raise error(
+            f"{type(optimizer).__name__} keeps what its state_dict() does not have, so that a resumed run differs",
+            "keep it in `state` or `param_groups`, or let state_dict() and load_state_dict() have it",
+        )
+
+
+def _is_restored(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a copy of it makes the same update twice, each after its state was loaded; True if that fails."""
+    made = []
+    with contextlib.suppress(Exception), unchanged(nn.Module()):  # which leaves the generators as they were
+        tried = object.__new__(type(optimizer))
+        vars(tried).update(copy.deepcopy(vars(optimizer)))  # all of them: PyTorch would leave out a user's
+        weights, saved = [one.detach().clone() for one in parameters_of(tried)], saved_states({OPTIMIZER: tried})
+        for _ in range(2):
+            load_states({OPTIMIZER: tried}, {OPTIMIZER: from_arrays(OPTIMIZER, saved)})
+            seed_generators(0)
+            for one, weight in zip(parameters_of(tried), weights, strict=True):
+                one.data = weight.clone()
+                one.grad = 0.01 * (1 + weight)
+            type(tried).step(tried)  # a schedule may have given the optimizer a step() of its own
+            made.append([one.detach().nan_to_num() for one in parameters_of(tried)])
+    return len(made) < 2 or all(map(torch.equal, *made))
 
 
 def load_states(kept: Mapping[str, Any], states: Mapping[str, Any], moved: Mapping[str, int] = {}) -> None:
@@ -176,6 +202,7 @@ def load_states(kept: Mapping[str, Any], states: Mapping[str, Any], moved: Mappi
     """
     optimizer = kept[OPTIMIZER]
     groups = _fast_forward(optimizer, [(kept[name], count) for name, count in moved.items()]) if moved else []
+    vars(optimizer).update(states[OPTIMIZER].pop(NUMBERS, {}))
     for name in kept:
         if name not in moved:
             kept[name].load_state_dict(states[name])

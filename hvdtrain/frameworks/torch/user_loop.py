@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.own_optimizers import at_setup
+from hvdtrain.frameworks.torch.arithmetic import check_gradients
 from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.network import (
     buffers_by_rank,
@@ -64,6 +65,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self.local_weights = buffers_by_rank(model, synchronized=False)
         self._names = self.local_weights | dict(model.named_parameters(remove_duplicate=False)).keys()
         self._parameters, self.frozen = trained_parameters(model), frozen_parameters(model)
+        check_gradients(self._parameters, self._config.precision, self.group.size * (self._config.shards or 1))
         self._strategy.unhook += self._hook_gradients()
         self._trained = _trained(optimizer, model)
         self.optimizer_order = order_of(optimizer, self._parameters)

@@ -328,6 +328,12 @@ def hooked():
     return layer
 
 
+def clipping():
+    layer = linear()
+    layer.weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    return layer
+
+
 def transposed():
     layer = linear()
     layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
@@ -434,6 +440,7 @@ PIECES = {
     "shared": Piece(shared),
     "branch": Piece(branch),
     "hooks": Piece(hooked),
+    "clipping hook": ODD(clipping),
     "transposed": Piece(transposed),
     "channels last": Piece(channels_last),
     "lazy linear": Piece(lambda: nn.LazyLinear(FEATURES)),

@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 import torch
 from support import learners
+from support.errors import refused
 from support.in_process import train_here
 from support.jobs import records
 from support.schedules import SCHEDULES
+from support.user_loop_runs import starter
 from torch import nn
 from torch.optim import lr_scheduler
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
+from hvdtrain.frameworks.torch.task_optimizer import check_brought
 from hvdtrain.interfaces.learner import Position
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.tasks.user import make_task
@@ -76,6 +79,120 @@ def test_an_optimizer_may_have_numbers_in_its_state():
     again = learner(lambda self, parameters: Counting(parameters, lr=0.1, momentum=0.5))
     again.load_optimizer_state(counting.optimizer_state())
     assert counting.settings() and again._optimizer.state["calls"] == 2
+
+
+class Slowing(torch.optim.SGD):
+    """Keeps its count in an attribute, which its state_dict() does not have."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1, momentum=0.9)
+        self.count = self.start()
+
+    def start(self):
+        return 0
+
+    def more(self):
+        self.count += 1
+        return self.count
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] = 0.1 / self.more()
+        super().step(closure)
+
+
+class SlowingByTensor(Slowing):
+    def start(self):
+        return torch.zeros(1)
+
+
+class SlowingByList(Slowing):
+    def start(self):
+        return []
+
+    def more(self):
+        self.count.append(0)
+        return len(self.count)
+
+
+class KeepingMomenta(torch.optim.SGD):
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.momenta = {}
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for number, parameter in enumerate(group["params"]):
+                self.momenta[number] = 0.9 * self.momenta.get(number, 0) + parameter.grad
+                parameter.sub_(self.momenta[number], alpha=group["lr"])
+
+
+class Wrapping(torch.optim.SGD):
+    """Lets another optimizer make the updates."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+        self.inner = torch.optim.Adam(self.param_groups, lr=0.1)
+
+    def step(self, closure=None):
+        self.inner.step()
+
+
+class WrappingAndSaving(Wrapping):
+    def state_dict(self):
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state)
+
+
+class Noisy(torch.optim.SGD):
+    def __init__(self, parameters):
+        super().__init__(parameters, lr=0.1)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            parameter.grad += torch.randn_like(parameter)
+        super().step(closure)
+
+
+def of(kind):
+    return lambda self, parameters: kind([parameter for _, parameter in parameters])
+
+
+def test_numbers_among_the_attributes_of_an_optimizer_are_saved():
+    whole, stopped, resumed = learner(of(Slowing)), learner(of(Slowing)), learner(of(Slowing))
+    train(whole, 4)
+    train(stopped, 2)
+    resumed.load(stopped.weights())
+    resumed.load_optimizer_state(stopped.optimizer_state())
+    train(resumed, 2, first=2)
+    assert resumed._optimizer.count == 4
+    for name, value in whole.weights().items():
+        assert resumed.weights()[name].tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("kind", [SlowingByTensor, SlowingByList, KeepingMomenta, Wrapping])
+def test_other_state_that_no_checkpoint_would_have_is_refused(kind, tmp_path):
+    refused(lambda: learner(of(kind)), kind.__name__, "its state_dict() does not have")
+    with starter(tmp_path, "torch")() as run:
+        model = nn.Linear(4, 3)
+        refused(lambda: run.setup(model, kind(model.parameters())), "setup(): ", kind.__name__)
+
+
+@pytest.mark.parametrize("kind", [Slowing, WrappingAndSaving, Noisy])
+def test_an_optimizer_is_tried_without_a_trace(kind):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+    optimizer = kind(model.parameters())
+    before, random = [parameter.clone() for parameter in model.parameters()], torch.get_rng_state()
+    check_brought(UserError, optimizer, dict(model.named_parameters()), "")
+    assert torch.equal(torch.get_rng_state(), random) and not optimizer.state
+    assert getattr(optimizer, "count", 0) == 0
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, value) and parameter.grad is None
 
 
 @pytest.mark.parametrize(
