@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdtrain.collectives.audits import hash_shard
-from hvdtrain.config.options import Framework
+from hvdtrain.config.options import MAX_SHARDS, Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import pad_rows
 from hvdtrain.frameworks.engine import Engine
@@ -279,15 +279,15 @@ class UserLearner(Engine):
 
     def _end_backward(self, loss: StepLoss, ends_step: bool) -> StepLoss:
         """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
-        if not self._combiner:
-            self._finish_step()
-            return loss
-        self.add(self.take_gradients(loss))
-        if not ends_step:
-            return []
-        if self._in_shards:  # the update, and what follows it, draws the same on all ranks
-            self.seed(self._step, self._config.shards)
-        return self.end_step()
+        if self._combiner:
+            self.add(self.take_gradients(loss))
+            if not ends_step:
+                return []
+        self.seed(self._step, self._config.shards or MAX_SHARDS)  # what follows draws the same on all ranks
+        if self._combiner:
+            return self.end_step()
+        self._finish_step()
+        return loss
 
     def _refuse(self, what: str) -> None:
         """Raise UserError unless it is `step` that does this: the ranks would not combine it, or make it twice."""

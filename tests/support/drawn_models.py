@@ -176,7 +176,10 @@ def task_class(of: Drawn) -> type:
             return of.kinds.LOSSES[of.losses].make(outputs, labels)
 
     if of.optimizer:
-        Task.optimizer = lambda *_: of.kinds.OPTIMIZERS[of.optimizer].make()  # type: ignore[attr-defined]
+        make = of.kinds.OPTIMIZERS[of.optimizer].make
+        Task.optimizer = (  # type: ignore[attr-defined]
+            lambda _, named: make([one for _, one in named]) if of.framework == "torch" else make()
+        )
     return Task
 
 

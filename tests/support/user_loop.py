@@ -1,7 +1,8 @@
 """A script with a training loop of its own, which can kill itself.
 
 KILL_AT: step before which rank 1, or the only rank, is killed, in a run that begins; LEAVE_AT: step after which all
-ranks leave the loop. STATE: also draw random numbers and use running statistics.
+ranks leave the loop. STATE: also draw random numbers, in updates too, and use running
+statistics.
 """
 
 import os
@@ -37,6 +38,10 @@ class Bounded(torch.optim.AdamW):
         self.bound = bound
 
     def step(self, closure=None):
+        for group in self.param_groups if STATE else ():
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad += 1e-4 * torch.randn_like(parameter)
         super().step(closure)
         for parameter in model.parameters():
             parameter.data.clamp_(-self.bound, self.bound)

@@ -16,6 +16,14 @@ NUMBERS = np.random.default_rng(0).normal(size=(230, 4)).astype(np.float32)
 ROWS = NUMBERS, (NUMBERS[:, 0] * NUMBERS[:, 1] > 0).astype(np.float32)
 TEST = tuple(array[:70] for array in ROWS)
 
+
+class Noisy(mx.optimizer.Adam):
+    def update(self, index, weight, grad, state):
+        if STATE:
+            grad = grad + 1e-4 * mx.nd.random.normal(shape=grad.shape)
+        super().update(index, weight, grad, state)
+
+
 with hvdtrain.start(framework="mxnet") as run:
     model = gluon.nn.HybridSequential()
     model.add(gluon.nn.Dense(16, in_units=4))
@@ -26,7 +34,7 @@ with hvdtrain.start(framework="mxnet") as run:
     model[0].collect_params().setattr("lr_mult", 2)
     model[-1].bias.grad_req = "null"
     schedule = mx.lr_scheduler.MultiFactorScheduler([5, 9], 0.5, base_lr=0.01)
-    optimizer = mx.optimizer.Adam(learning_rate=0.01, lr_scheduler=schedule)
+    optimizer = Noisy(learning_rate=0.01, lr_scheduler=schedule)
     model, trainer = run.setup(model, gluon.Trainer(model.collect_params(), optimizer))
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 
 from hvdtrain.errors import UserError
@@ -41,6 +44,31 @@ class OwnStates:
         names = {id(parameter): name for name, parameter in parameters.items()}
         self._names = [names[id(parameter)] for parameter in trainer._params]
         """By the trainer's number of each parameter."""
+        if not self._is_restored():
+            raise UserError(
+                f"{type(self._optimizer).__name__} keeps what no checkpoint has, so that a resumed run differs",
+                "let create_state() return its arrays, and let its other attributes that change be numbers",
+            )
+
+    def _is_restored(self) -> bool:
+        """Whether a copy of the optimizer makes the same update after its state was set; True if that fails."""
+        made = []
+        with contextlib.suppress(Exception):
+            tried, weight = copy.deepcopy(self._optimizer), self._trainer._params[0].list_data()[0].copy()
+            tried.param_dict = {}  # which is not copied
+            gradient, state = 0.01 * (1 + weight), tried.create_state_multi_precision(0, weight)
+            arrays = [(array, array.asnumpy()) for array in (weight, *(array for _, array in _leaves(state, "")))]
+            owners = [(owner, numbers_of(owner)) for owner in (tried, tried.lr_scheduler) if owner]
+            for _ in range(2):
+                for array, value in arrays:
+                    array[:] = value
+                for owner, numbers in owners:
+                    vars(owner).update(numbers)
+                tried._index_update_count.clear()
+                mx.random.seed(0)
+                tried.update_multi_precision(0, weight, gradient.copy(), state)
+                made.append(weight.asnumpy())
+        return len(made) < 2 or np.array_equal(made[0], made[1], equal_nan=True)
 
     def create(self) -> None:
         """Create the states now; by default the first update would do that."""

@@ -111,11 +111,19 @@ class KerasTaskOptimizer:
     def _compile(self, task: UserTask) -> None:
         """Make a graph of an update, which fails for an optimizer that was built for other variables, or is wrong."""
         gradients = [tf.TensorSpec(variable.shape, tf.float32) for variable in self._variables]
+        inner = getattr(self.keras, "inner_optimizer", self.keras)
+        before = numbers_of(inner)
         try:
             tf.function(lambda *gradients: self.apply([*gradients], tf.zeros(()))).get_concrete_function(*gradients)
         except Exception as error:
             problem = f"returned one that cannot update the parameters ({why_no_graph(error):.300})"
             raise task.error("optimizer", problem, "return a new optimizer of Keras on each call") from error
+        known, changed = set(map(id, self.variables)), numbers_of(inner).items() - before.items()
+        own = [name for name, one in vars(inner).items() if isinstance(one, tf.Variable) and id(one) not in known]
+        lost = [*(name for name, _ in changed), *(name for name in own if not name.endswith("learning_rate"))]
+        if lost:
+            problem = f"returned {type(inner).__name__}, whose {min(lost)} changes and is not one of its variables"
+            raise task.error("optimizer", problem, "make that by add_variable(), or use another optimizer")
 
     @property
     def variables(self) -> list[Any]:

@@ -20,6 +20,7 @@ from support.drawn_models import (
     KEPT,
     LR,
     ODD,
+    OUTSIDE,
     STATE,
     Drawn,
     Piece,
@@ -30,7 +31,6 @@ import hvdtrain
 
 STRATEGIES = ("ring", "ring", "horovod")
 OPTIONS = ({"weight-decay": "0.01", "nesterov": ""},)
-OPTIMIZERS: dict[str, Piece] = {}
 
 
 def dense(units: int = FEATURES, in_units: int = FEATURES, **options: Any) -> nn.Dense:
@@ -312,6 +312,49 @@ LOSSES = {
     "squares": Piece(lambda outputs, labels: ((outputs - mx.nd.one_hot(labels, CLASSES)) ** 2).sum(axis=1)),
     "slope of outputs": ODD(slope_of_outputs),
 }
+
+
+class Slowing(mx.optimizer.Optimizer):
+    """Counts its updates in an attribute."""
+
+    def __init__(self):
+        super().__init__(learning_rate=LR)
+        self.count = 0
+
+    def update(self, index, weight, grad, state):
+        self.count += index == 0
+        weight[:] -= self._get_lr(index) * self.rescale_grad / (1 + self.count // 2) * grad
+
+
+class Keeping(mx.optimizer.Optimizer):
+    """Keeps arrays that are not among its states."""
+
+    def __init__(self):
+        super().__init__(learning_rate=LR)
+        self.kept = {}
+
+    def update(self, index, weight, grad, state):
+        self.kept[index] = self.kept.get(index, 0) * 0.9 + self.rescale_grad * grad
+        weight[:] -= self._get_lr(index) * self.kept[index]
+
+
+def scheduled():
+    return mx.optimizer.NAG(learning_rate=LR, momentum=0.9, lr_scheduler=mx.lr_scheduler.PolyScheduler(9, LR))
+
+
+of = mx.optimizer
+# With a large epsilon, as rounding is the sign of a gradient without it. Not Nadam: it counts the updates of all
+# parameters in one number, in the order of Gluon's names, which count the blocks that were made before.
+OPTIMIZERS = {
+    "schedule": Piece(scheduled),
+    "Adam": Piece(lambda: of.Adam(learning_rate=0.01, epsilon=0.01, wd=0.1)),
+    "FTML": Piece(lambda: of.FTML(learning_rate=0.01, epsilon=0.01)),
+    "RMSprop": Piece(lambda: of.RMSProp(learning_rate=0.01, epsilon=0.01, centered=True)),
+    "AdaGrad": Piece(lambda: of.AdaGrad(learning_rate=0.05, eps=0.01)),
+    "SGLD": Piece(lambda: of.SGLD(learning_rate=0.01), draws=True),
+    "slowing": Piece(Slowing),
+    "keeping": OUTSIDE(Keeping),
+}
 ODDS = drawn_models.ODDS | {"look": Piece(None), "look in training mode": STATE(None), "hybridized": ODD(None)}
 
 
@@ -336,8 +379,10 @@ def script(drawn: Drawn, run: Any) -> None:
     options = {"learning_rate": LR, "momentum": 0.9}
     if "schedule" in odds:
         options["lr_scheduler"] = mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=LR)
-    kind = "nag" if "nesterov" in drawn.options else "sgd"
-    model, _ = run.setup(model, gluon.Trainer(model.collect_params(), kind, options))
+    optimizer = mx.optimizer.create("nag" if "nesterov" in drawn.options else "sgd", **options)
+    if drawn.optimizer:
+        optimizer = OPTIMIZERS[drawn.optimizer].make()
+    model, _ = run.setup(model, gluon.Trainer(model.collect_params(), optimizer))
     last = next(p for p in reversed(model.collect_params().values()) if p.grad_req != "null" and len(p.shape) == 2)
 
     def clip() -> None:

@@ -34,7 +34,6 @@ import hvdtrain
 
 STRATEGIES = ("ring", "ring", "horovod", "ddp")
 OPTIONS = ({"optimizer": "adam"},)
-OPTIMIZERS: dict[str, Piece] = {}
 
 
 def linear() -> nn.Linear:
@@ -589,6 +588,54 @@ LOSSES = {
         lambda x, labels: squares(x[0].float(), labels), form=in_form(lambda x: [x.bfloat16()]), tolerance=2e-3
     ),
 }
+
+
+class Slowing(torch.optim.SGD):
+    """Counts its updates in an attribute."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, LR, 0.9)
+        self.count = 0
+
+    def step(self, closure=None):
+        self.count += 1
+        for group in self.param_groups:
+            group["lr"] = LR / self.count
+        super().step(closure)
+
+
+class Keeping(torch.optim.SGD):
+    """Keeps tensors that its state_dict() does not have."""
+
+    kept = None
+
+    def step(self, closure=None):
+        gradients = [parameter.grad for group in self.param_groups for parameter in group["params"]]
+        for gradient, before in zip(gradients, self.kept or [], strict=bool(self.kept)):
+            gradient.add_(before)
+        self.kept = [gradient.clone() for gradient in gradients]
+        super().step(closure)
+
+
+def in_groups(parameters):
+    """The last parameter first, in a group of its own."""
+    *others, last = parameters
+    return torch.optim.SGD([{"params": [last], "lr": 0.2, "momentum": 0.5}, {"params": others}], LR, weight_decay=0.01)
+
+
+of = torch.optim
+# With a large epsilon, as rounding is the sign of a gradient without it.
+OPTIMIZERS = {
+    "groups": Piece(in_groups),
+    "AdamW": Piece(lambda parameters: of.AdamW(parameters, 0.01, eps=0.01, amsgrad=True, weight_decay=0.1)),
+    "NAdam": Piece(lambda parameters: of.NAdam(parameters, 0.01, eps=0.01)),
+    "RAdam": Piece(lambda parameters: of.RAdam(parameters, 0.01, eps=0.01)),
+    "RMSprop": Piece(lambda parameters: of.RMSprop(parameters, 0.01, eps=0.01, momentum=0.9, centered=True)),
+    "Adagrad": Piece(lambda parameters: of.Adagrad(parameters, 0.05, lr_decay=0.1, eps=0.01)),
+    "ASGD": Piece(lambda parameters: of.ASGD(parameters, LR, t0=2)),
+    "slowing": Piece(Slowing),
+    "keeping": OUTSIDE(lambda parameters: Keeping(parameters, LR)),
+}
 ODDS = drawn_models.ODDS | {
     "own backward of the model": ODD(None),
     "look": STATE(None),
@@ -643,6 +690,8 @@ def script(drawn: Drawn, run: Any) -> None:
     if "optimizer with modes" in odds:
         optimizer = ScheduleFree(parameters, LR)
         optimizer.train()
+    if drawn.optimizer:
+        optimizer = OPTIMIZERS[drawn.optimizer].make(parameters)
     model, optimizer = run.setup(inner, optimizer, unused_parameters=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5) if "schedule" in odds else None
     if schedule:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from numpy.testing import assert_equal
+from support.errors import refused
 from support.in_process import quickly, train_here
 from support.jobs import result
 from support.learners import TASKS, learner, task, task_class
@@ -118,6 +119,49 @@ def test_an_optimizer_that_cannot_update_is_said_before_the_first_step():
         UserError, match=r"optimizer\(\) returned one that cannot update .*(cannot recognize|Unknown) variable"
     ):
         learner("tensorflow", own("tensorflow", built))
+
+
+def counting(keras):
+    class Counting(keras.optimizers.SGD):
+        """Counts its updates in Python: in each graph that is made."""
+
+        count = 0
+
+        def apply_gradients(self, *given, **options):
+            self.count += 1
+            return super().apply_gradients(*given, **options)
+
+    return Counting(0.1)
+
+
+def holding(keras):
+    import tensorflow as tf
+
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.held = tf.Variable(0.0)
+    return optimizer
+
+
+LOST = {
+    "count": counting,
+    "held": holding,
+    "_u_product": lambda keras: keras.optimizers.Nadam(0.1),
+    "_u_product of a scaled one": lambda keras: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Nadam(0.1)),
+}
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", LOST)
+def test_what_a_graph_or_a_checkpoint_would_not_have_is_refused(name):
+    import tensorflow as tf
+
+    from hvdtrain.frameworks.tensorflow.keras_versions import IS_KERAS_3
+
+    target = own("tensorflow", lambda _: LOST[name](tf.keras))
+    if "_u" in name and IS_KERAS_3:
+        learner("tensorflow", target)
+        return
+    refused(lambda: learner("tensorflow", target), f"whose {name.split()[0]} changes and is not one of its variables")
 
 
 @pytest.mark.needs("tensorflow")

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from mxnet.contrib import amp
 from mxnet.gluon import nn
-from support.drawn.of_mxnet import LOSSES, PIECES, dense, model_of
+from support.drawn.of_mxnet import LOSSES, OPTIMIZERS, PIECES, dense, model_of
 from support.drawn_models import CLASSES
+from support.errors import refused
 from support.model_steps import assert_close, check, learner_of, made, of_pieces, task_of, tried
 
 from hvdtrain.errors import UserError
@@ -25,6 +26,17 @@ def test_a_piece_trains_as_with_gluons_trainer(piece):
 @pytest.mark.parametrize("losses", tried(LOSSES))
 def test_losses_train_as_with_gluons_trainer(losses):
     check(of_pieces("mxnet", "dense", losses=losses))
+
+
+@pytest.mark.guarantee("user-same-step")
+@pytest.mark.parametrize("optimizer", tried(OPTIMIZERS))
+def test_an_optimizer_of_a_task_trains_as_with_gluons_trainer(optimizer):
+    check(of_pieces("mxnet", "dense", optimizer=optimizer))
+
+
+@pytest.mark.parametrize("optimizer", [name for name, piece in OPTIMIZERS.items() if piece.outside])
+def test_an_optimizer_that_keeps_what_no_checkpoint_has_is_refused(optimizer):
+    refused(lambda: learner_of(of_pieces("mxnet", "dense", optimizer=optimizer)), "so that a resumed run differs")
 
 
 def test_the_trial_before_training_leaves_the_block_as_it_was():

@@ -5,8 +5,9 @@ Each piece and form of `support/drawn` alone; `fuzz/test_drawn_models.py` combin
 
 import pytest
 import torch
-from support.drawn.of_torch import LOSSES, PIECES, Layer, linear, squares
+from support.drawn.of_torch import LOSSES, OPTIMIZERS, PIECES, Layer, linear, squares
 from support.drawn_models import CLASSES, FEATURES
+from support.errors import refused
 from support.learners import learner
 from support.model_steps import GRADIENTS, assert_close, batches, check, learner_of, made, of_pieces, task_of, tried
 from torch import nn
@@ -33,6 +34,17 @@ def test_a_piece_trains_as_in_pytorchs_own_loop(piece):
 @pytest.mark.parametrize("losses", tried(LOSSES))
 def test_a_form_of_outputs_and_losses_trains_as_in_pytorchs_own_loop(losses):
     check(of_pieces("torch", "linear", losses=losses))
+
+
+@pytest.mark.guarantee("user-same-step")
+@pytest.mark.parametrize("optimizer", tried(OPTIMIZERS))
+def test_an_optimizer_of_a_task_trains_as_in_pytorchs_own_loop(optimizer):
+    check(of_pieces("torch", "linear", optimizer=optimizer))
+
+
+@pytest.mark.parametrize("optimizer", [name for name, piece in OPTIMIZERS.items() if piece.outside])
+def test_an_optimizer_that_keeps_what_no_checkpoint_has_is_refused(optimizer):
+    refused(lambda: learner_of(of_pieces("torch", "linear", optimizer=optimizer)), "so that a resumed run differs")
 
 
 def test_a_model_that_torch_exported_trains_as_the_original_one(tmp_path):
