@@ -43,12 +43,12 @@ def begin() -> Path | None:
         made = Path(tempfile.mkdtemp(prefix="home-of-tests-"))
         fill_home(made, Path.home())
         os.environ["HOME"] = str(made)
+    # Trainings in one process have --shards after others without, also in jobs, and MKL reads this variable once.
+    os.environ.setdefault("MKL_CBWR", "AUTO")
     _of_jobs = dict(os.environ)
     # Ranks that are threads of this process wait for each other inside of TensorFlow's operations. With one thread for
     # all of them, as training sets where OMP_NUM_THREADS is 1, they would wait forever.
     os.environ["TF_NUM_INTEROP_THREADS"] = "4"
-    # Trainings in this process have --shards after others without, and MKL reads this variable only once.
-    os.environ.setdefault("MKL_CBWR", "AUTO")
     return made
 
 

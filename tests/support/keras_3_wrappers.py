@@ -125,6 +125,42 @@ def of_tape() -> str:
     return difference(model, expected) or ("" if far < 1e-5 else f"{far} from one process")
 
 
+class Alike(keras.Model):
+    """Has two layers of one name, whose variables then have the same names, and a variable without a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(1, name="alike") for _ in range(2)]
+        self.unused = keras.Variable(np.ones(2, np.float32))
+        for part in self.parts:
+            part.build((None, 4))
+
+    def call(self, x):
+        return sum(part(x) for part in self.parts)
+
+
+def of_names(combine) -> str:
+    """Gradients in groups of variables: one of all that have some, and one of the variable that has none."""
+    trained = []
+    for rows in (HERE, ALL):
+        keras.utils.set_random_seed(0)
+        model, optimizer = Alike(), sgd()
+        groups = [[*model.parts[0].trainable_variables, *model.parts[1].trainable_variables], [model.unused]]
+        if rows is HERE and combine == "optimizer":
+            optimizer = hvd.DistributedOptimizer(optimizer, groups=groups)
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(X[rows]) - Y[rows]) ** 2)
+            if rows is HERE and combine == "tape":
+                tape = hvd_tf.DistributedGradientTape(tape, groups=groups)
+            variables = model.trainable_variables
+            gradients = tape.gradient(loss, variables)
+            given = [(tf.zeros_like(v.value) if g is None else g, v) for g, v in zip(gradients, variables, strict=True)]
+            optimizer.apply_gradients(given)
+        trained.append(model)
+    return difference(*trained)
+
+
 def of_elastic() -> str:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1))
     model, expected = made(), made()
@@ -175,6 +211,8 @@ USES = {
     "BroadcastGlobalVariablesCallback": of_broadcast,
     "LearningRateScheduleCallback": of_rates,
     "DistributedGradientTape": of_tape,
+    "a tape, layers of one name": lambda: of_names("tape"),
+    "an optimizer, layers of one name": lambda: of_names("optimizer"),
     "elastic.KerasState": of_elastic,
     "saving": of_saving,
     "backward_passes_per_step": lambda: refused(lambda: hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2)),

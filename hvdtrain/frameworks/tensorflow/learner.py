@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -268,7 +269,9 @@ class TensorFlowLearner(Engine):
         self._objective.set_random_states(self._objective.random_states(step, part))
 
     def seed_trial(self) -> None:
-        tf.keras.utils.set_random_seed(self._config.seed % (1 << 32))  # of operations without a generator
+        seed = self._config.seed % (1 << 32)
+        for seed_generator in (random.seed, np.random.seed, tf.random.set_seed):  # of operations without one
+            seed_generator(seed)  # not Keras' set_random_seed: Keras 3 would make another one for all layers
         super().seed_trial()
 
     def logits(self, images: np.ndarray) -> np.ndarray:

@@ -152,7 +152,7 @@ class TensorFlowDistributed(TensorFlowStrategy):
         losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, lr))
         return tf.add_n([tf.identity(loss) for loss in losses])
 
-    @tf.function(reduce_retracing=True)
+    @tf.function  # with a graph for each number of rows: one for any number rounds in another way
     def _run_on_replicas(self, step: Step, *arguments: Any) -> Any:
         return self.distribution.run(step, args=arguments)
 

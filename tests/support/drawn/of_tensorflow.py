@@ -537,8 +537,8 @@ OPTIMIZERS = {
     "Adagrad": Piece(lambda: optimizers.Adagrad(0.05, global_clipnorm=0.5)),
     # Its weights begin at zero, where a constraint to unit norm enlarges what they round.
     "Ftrl": Piece(lambda: optimizers.Ftrl(0.05, l2_regularization_strength=0.1), tolerance=1e-3),
-    # In Keras 2, it counts its updates in Python, so that a graph which is made again continues otherwise.
-    "Nadam": Piece(lambda: optimizers.Nadam(0.01, epsilon=0.01), alone=not IS_KERAS_3),
+    # Keras 2's counts its updates in Python, so that a graph which is made again would continue otherwise.
+    "Nadam": (Piece if IS_KERAS_3 else OUTSIDE)(lambda: optimizers.Nadam(0.01, epsilon=0.01)),
     "average": Piece(lambda: optimizers.SGD(LR, 0.9, use_ema=True, ema_momentum=0.8)),
     "average that replaces": Piece(
         lambda: optimizers.SGD(LR, 0.9, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2)
