@@ -635,7 +635,7 @@ def problems(drawn: Drawn, outcomes: dict[Way, Outcome], references: list[dict[s
             is_own = in_script + (BEFORE in outcome.text) + (not references) > 1
             # A run that ends before an incomplete last batch does not try it; the run that goes on does.
             refusals = [other.text for other in outcomes.values() if other.end == "refused" and way.first]
-            is_own |= any(refusal in outcome.text for refusal in refusals)
+            is_own |= any(refusal.rpartition("; ")[2] in outcome.text for refusal in refusals)
             text = "" if is_own else outcome.text
         elif outcome.end == "refused" and references and not drawn.has("refused"):
             text = f"refused, though a plain loop trains it: {outcome.text}"
