@@ -161,7 +161,7 @@ def saved_states(kept: Mapping[str, Any]) -> Weights:
 def to_arrays(name: str, state: Any) -> Weights:
     """The state as arrays: `name` has structure and numbers, JSON in uint8 (n,), and `name/0` and so on the tensors.
 
-    Raises ValueError for anything but a tensor, number, text, list, tuple or dict.
+    Raises ValueError for anything but a tensor, type of tensors, number, text, list, tuple or dict.
     """
     arrays: Weights = {}
     structure = json.dumps(_encode(state, name, arrays), allow_nan=False)
@@ -186,6 +186,8 @@ def _encode(value: Any, name: str, arrays: Weights) -> Any:
         return {"float": str(value)}
     if isinstance(value, np.generic):
         return _encode(value.item(), name, arrays)
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, torch.Tensor):
         key, dtype = f"{name}/{len(arrays)}", str(value.dtype).removeprefix("torch.")
         if value.layout is not torch.strided or value.dtype not in STATE_TYPES:
@@ -210,6 +212,8 @@ def _decode(value: Any, arrays: Weights) -> Any:
         return torch.from_numpy(arrays[content].copy()).view(dtype)
     if kind == "float":
         return float(content)
+    if kind == "dtype":
+        return torch.zeros((), dtype=getattr(torch, content)).dtype  # an error for what is no type
     if kind in SEQUENCES:
         return SEQUENCES[kind](_decode(part, arrays) for part in content)
     return MAPPINGS[kind]({_decode(key, arrays): _decode(part, arrays) for key, part in content})
@@ -223,6 +227,9 @@ class TorchAverages:
         first = {id(parameter): name for name, parameter in parameters.items()}
         every = model.state_dict(keep_vars=True)
         self._names = {name: first[id(tensor)] for name, tensor in every.items() if id(tensor) in first}
+        if copied := first.keys() - set(map(id, every.values())):
+            problem = f"averages: the model's state_dict() does not return {min(first[one] for one in copied)} itself"
+            raise UserError(problem, "let it return the parameter and no copy, or leave out --ema")
         """By each name of a parameter, which has several where it is tied, the first one."""
 
     @torch.no_grad()

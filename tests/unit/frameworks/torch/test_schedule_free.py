@@ -1,6 +1,7 @@
 """Optimizers with train() and eval(): evaluations, checkpoints and the end have other weights than training."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -187,6 +188,21 @@ def test_a_script_that_is_resumed_sets_the_mode_in_the_trial(tmp_path):
                     run.step(nn.functional.cross_entropy(model(x), y, reduction="none"))
         ends.append([value.tolist() for value in model.state_dict().values()])
     assert ends[0] == ends[1]
+
+
+class Copying(nn.Linear):
+    def state_dict(self, *given, **options):
+        return {name: value.clone() for name, value in super().state_dict(*given, **options).items()}
+
+
+def test_averages_of_weights_that_a_checkpoint_has_as_copies_are_refused(tmp_path):
+    """They had no effect, without a word."""
+    for options, optimizer in (({"ema": 0.9}, torch.optim.SGD), ({}, ScheduleFree)):
+        own = type(
+            "Own", (Task,), {"model": lambda _: Copying(4, 2), "optimizer_class": functools.partial(optimizer, lr=0.1)}
+        )
+        with pytest.raises(UserError, match=r"state_dict\(\) does not return \w+ itself"):
+            fit(tmp_path, own, **options)
 
 
 def test_two_averages_of_the_weights_are_refused(tmp_path):

@@ -124,7 +124,7 @@ def test_a_mean_on_the_host_averages_gradients_of_all_types(dtypes):
         assert all(torch.equal(parameter.grad, 2 * parameter.detach()) for parameter in parameters)
 
 
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(TYPES)
 STATES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner),
@@ -203,7 +203,7 @@ def test_other_states_are_errors(state):
 @pytest.mark.parametrize(
     "text",
     ["{}", '{"tensor": "b"}', '{"tensor": "a/0", "dtype": "nn"}', '{"list": 3}', '{"os": []}', "[1]", "nothing",
-     '{"dict": [[{"list": []}, 1]]}', '{"float": "x"}', "[" * 100_000],
+     '{"dict": [[{"list": []}, 1]]}', '{"float": "x"}', '{"dtype": "nn"}', '{"dtype": "no"}', "[" * 100_000],
 )  # fmt: skip
 def test_damaged_states_are_errors(text):
     arrays = {"a": np.frombuffer(text.encode(), np.uint8), "a/0": np.zeros(3, np.float32)}
