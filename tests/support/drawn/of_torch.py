@@ -757,6 +757,9 @@ class Parts:
     @staticmethod
     def update(run: PlainRun, losses: torch.Tensor) -> None:
         losses.mean().backward()
+        for parameter in run.model.parameters():
+            if parameter.requires_grad and parameter.grad is None:  # which counts as zero (docs/own.md)
+                parameter.grad = torch.zeros_like(parameter)
         run.optimizer.step()
         run.optimizer.zero_grad()
 
