@@ -211,9 +211,9 @@ class Function(gluon.Block):
 
 
 def remembering(block, x):
-    """With what it has made of the rows before."""
+    """With what it has made of the rows before: so much that it is no rounding, as Gluon's first weights are small."""
     before, block.before = getattr(block, "before", None), x.detach().mean(axis=0, keepdims=True)
-    return block.layer(x if before is None else x + before)
+    return block.layer(x if before is None else x + 10 * before)
 
 
 def ask(x):
