@@ -118,11 +118,12 @@ class KerasTaskOptimizer:
         except Exception as error:
             problem = f"returned one that cannot update the parameters ({why_no_graph(error):.300})"
             raise task.error("optimizer", problem, "return a new optimizer of Keras on each call") from error
-        known, changed = set(map(id, self.variables)), numbers_of(inner).items() - before.items()
+        known = set(map(id, (*self.variables, *self._variables)))
+        changed = numbers_of(inner).items() - before.items()
         own = [name for name, one in vars(inner).items() if isinstance(one, tf.Variable) and id(one) not in known]
         lost = [*(name for name, _ in changed), *(name for name in own if not name.endswith("learning_rate"))]
         if lost:
-            problem = f"returned {type(inner).__name__}, whose {min(lost)} changes and is not one of its variables"
+            problem = f"returned {type(inner).__name__}, whose {min(lost)} no graph or no checkpoint would have"
             raise task.error("optimizer", problem, "make that by add_variable(), or use another optimizer")
 
     @property

@@ -227,10 +227,10 @@ class TorchAverages:
         first = {id(parameter): name for name, parameter in parameters.items()}
         every = model.state_dict(keep_vars=True)
         self._names = {name: first[id(tensor)] for name, tensor in every.items() if id(tensor) in first}
+        """By each name of a parameter, which has several where it is tied, the first one."""
         if copied := first.keys() - set(map(id, every.values())):
             problem = f"averages: the model's state_dict() does not return {min(first[one] for one in copied)} itself"
             raise UserError(problem, "let it return the parameter and no copy, or leave out --ema")
-        """By each name of a parameter, which has several where it is tied, the first one."""
 
     @torch.no_grad()
     def update(self, step: int) -> None:

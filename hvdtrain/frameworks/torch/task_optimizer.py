@@ -202,7 +202,8 @@ def load_states(kept: Mapping[str, Any], states: Mapping[str, Any], moved: Mappi
     """
     optimizer = kept[OPTIMIZER]
     groups = _fast_forward(optimizer, [(kept[name], count) for name, count in moved.items()]) if moved else []
-    vars(optimizer).update(states[OPTIMIZER].pop(NUMBERS, {}))
+    numbers = states[OPTIMIZER].pop(NUMBERS, {})
+    vars(optimizer).update({name: number for name, number in numbers.items() if name in vars(optimizer)})
     for name in kept:
         if name not in moved:
             kept[name].load_state_dict(states[name])
