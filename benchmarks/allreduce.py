@@ -23,7 +23,7 @@ from hvdtrain.config.option_parser import read_arguments
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers import mpirun_here
-from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, beginning_with, environment, launched_here
+from hvdtrain.measure.bench.strategies import JOB_TIMEOUT_S, beginning_with, environment, launched_here
 from hvdtrain.system import stacks
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
@@ -33,13 +33,15 @@ from hvdtrain.views.table import Column, Section, Table, text_column
 
 class Library(NamedTuple):
     method: str
-    """Its name in `hvdtrain.frameworks.allreduce_benchmark`."""
+    """Its name in `allreduce_of_ranks.py`."""
     launcher: Callable[[int], list[str]]
     """The command line that starts that many ranks, without the program."""
     environment: dict[str, str] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
     """Variables of its ranks."""
 
 
+AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
+"""Horovod with the background thread as published, and with its own default cycle in ms."""
 LIBRARIES = {
     "horovod over MPI": Library("horovod-mpi", mpirun_here),
     "horovod over MPI, as shipped": Library("horovod-mpi", mpirun_here, AS_SHIPPED),
@@ -134,7 +136,7 @@ def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
 def measure(name: str, options: AllreduceBenchOptions) -> dict[int, float]:
     """The seconds of one job of a library. Raises TrainingError if it fails."""
     library = LIBRARIES[name]
-    program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method]
+    program = [sys.executable, str(Path(__file__).with_name("allreduce_of_ranks.py")), library.method]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
     done = subprocesses.run(command, JOB_TIMEOUT_S, {**environment(), **library.environment})
     line = next((line for line in done.out.splitlines() if '{"' in line), None)

@@ -23,8 +23,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from allreduce import AS_SHIPPED
+
 from hvdtrain.jobs.launchers import mpirun_here
-from hvdtrain.measure.bench.strategies import AS_SHIPPED, default_dataset, launched_here
+from hvdtrain.measure.bench.strategies import default_dataset, launched_here
 from hvdtrain.runs import record
 from hvdtrain.system import arithmetic, stacks
 from hvdtrain.views.table import spread

@@ -40,6 +40,7 @@ SMALLEST = [
 ]
 """Command lines with which the programs end soonest, and what they print."""
 OTHERS = {
+    "allreduce_of_ranks.py": "allreduce.py starts it",
     "core_to_core.py": "it measures only where no other program, such as a test, takes a core",
     "train_several.py": "same_bits.py starts it",
 }

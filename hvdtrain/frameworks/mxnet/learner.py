@@ -230,7 +230,7 @@ class MXNetLearner(MXNetSteps):
             self._objective.seed_step(0, MAX_SHARDS)  # so that all ranks make the same optimizer
             optimizer = task_optimizer(self._own_task, self._parameters)
             self._trainer = self._strategy.make_trainer(self._parameters, optimizer)
-            own = OwnStates(self, self._trainer, self._parameters)
+            own = OwnStates(self, self._trainer, self._parameters, config.seed)
             own.create()
             return own
         optimizer = make_optimizer(config)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +14,7 @@ from mxnet import gluon
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.network import Parameters
+from hvdtrain.frameworks.mxnet.objective import seed_generators
 from hvdtrain.frameworks.own_optimizers import numbers_of
 from hvdtrain.interfaces.learner import Learner, OptimizerState
 from hvdtrain.tasks.user import UserTask
@@ -39,7 +40,8 @@ def settings_of(trainer: gluon.Trainer) -> dict[str, Any]:
 class OwnStates:
     """The state of such an optimizer in a learner's trainer, on each device."""
 
-    def __init__(self, learner: Learner, trainer: gluon.Trainer, parameters: Parameters) -> None:
+    def __init__(self, learner: Learner, trainer: gluon.Trainer, parameters: Parameters, seed: int) -> None:
+        self._seed = seed
         self._learner, self._trainer, self._optimizer = learner, trainer, trainer.optimizer
         names = {id(parameter): name for name, parameter in parameters.items()}
         self._names = [names[id(parameter)] for parameter in trainer._params]
@@ -51,24 +53,36 @@ class OwnStates:
             )
 
     def _is_restored(self) -> bool:
-        """Whether a copy of the optimizer makes the same update after its state was set; True if that fails."""
-        made = []
-        with contextlib.suppress(Exception):
-            tried, weight = copy.deepcopy(self._optimizer), self._trainer._params[0].list_data()[0].copy()
-            tried.param_dict = {}  # which is not copied
-            gradient, state = 0.01 * (1 + weight), tried.create_state_multi_precision(0, weight)
-            arrays = [(array, array.asnumpy()) for array in (weight, *(array for _, array in _leaves(state, "")))]
-            owners = [(owner, numbers_of(owner)) for owner in (tried, tried.lr_scheduler) if owner]
-            for _ in range(2):
-                for array, value in arrays:
-                    array[:] = value
-                for owner, numbers in owners:
-                    vars(owner).update(numbers)
-                tried._index_update_count.clear()
-                mx.random.seed(0)
-                tried.update_multi_precision(0, weight, gradient.copy(), state)
-                made.append(weight.asnumpy())
-        return len(made) < 2 or np.array_equal(made[0], made[1], equal_nan=True)
+        """Whether a copy of the optimizer that gets the state after an update makes the same next one.
+
+        True if that fails. The code may know the parameters themselves, which are left as they were.
+        """
+        kept = [(data, data.copy()) for parameter in self._trainer._params for data in parameter.list_data()]
+        states = random.getstate(), np.random.get_state()
+        try:
+            (first, *of_first), (again, *of_again) = (self._copied() for _ in range(2))
+            _updated(first, *of_first)
+            for (_, array), (_, value) in zip(_leaves(of_again, ""), _leaves(of_first, ""), strict=True):
+                array[:] = value
+            vars(again).update(numbers_of(first))
+            if first.lr_scheduler:
+                vars(again.lr_scheduler).update(numbers_of(first.lr_scheduler))
+            again._index_update_count.update(first._index_update_count)
+            return np.array_equal(_updated(first, *of_first), _updated(again, *of_again), equal_nan=True)
+        except Exception:
+            return True
+        finally:
+            for data, value in kept:
+                data[:] = value
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            mx.random.seed(self._seed % (1 << 31))
+
+    def _copied(self) -> tuple[mx.optimizer.Optimizer, mx.nd.NDArray, Any]:
+        """A copy of the optimizer, one of a parameter, and its new state."""
+        copied, weight = copy.deepcopy(self._optimizer), self._trainer._params[0].list_data()[0].copy()
+        copied.param_dict = {}  # which is not copied
+        return copied, weight, copied.create_state_multi_precision(0, weight)
 
     def create(self) -> None:
         """Create the states now; by default the first update would do that."""
@@ -120,6 +134,13 @@ class OwnStates:
         for index, name in enumerate(self._names):
             for place, array in _leaves(updater.states.get(index), ""):
                 yield f"{name}{place}", array
+
+
+def _updated(optimizer: mx.optimizer.Optimizer, weight: mx.nd.NDArray, state: Any) -> np.ndarray:
+    """The parameter after an update by a made-up gradient."""
+    seed_generators(0)
+    optimizer.update_multi_precision(0, weight, 0.01 * (1 + weight), state)
+    return weight.asnumpy()
 
 
 def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:

@@ -64,7 +64,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         forget_gradients(self._parameters)
         self._refuse_updates()
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
-        self._states = OwnStates(self, self._trainer, self._parameters)
+        self._states = OwnStates(self, self._trainer, self._parameters, self._seed)
         untrained = {name: array for name, array in self._arrays.items() if name not in self._parameters}
         self._statistics = BlockStatistics(untrained, self._context)
         self._begin_training(self.local_weights)

@@ -112,9 +112,12 @@ class KerasTaskOptimizer:
         """Make a graph of an update, which fails for an optimizer that was built for other variables, or is wrong."""
         gradients = [tf.TensorSpec(variable.shape, tf.float32) for variable in self._variables]
         inner = getattr(self.keras, "inner_optimizer", self.keras)
-        before = numbers_of(inner)
         try:
-            tf.function(lambda *gradients: self.apply([*gradients], tf.zeros(()))).get_concrete_function(*gradients)
+            for _ in range(2):  # the first one may set numbers for all that follow
+                before = numbers_of(inner)
+                tf.function(lambda *given: self.apply([*given], tf.zeros(()))).get_concrete_function(*gradients)
+                if numbers_of(inner) == before:
+                    break
         except Exception as error:
             problem = f"returned one that cannot update the parameters ({why_no_graph(error):.300})"
             raise task.error("optimizer", problem, "return a new optimizer of Keras on each call") from error
@@ -123,8 +126,8 @@ class KerasTaskOptimizer:
         own = [name for name, one in vars(inner).items() if isinstance(one, tf.Variable) and id(one) not in known]
         lost = [*(name for name, _ in changed), *(name for name in own if not name.endswith("learning_rate"))]
         if lost:
-            problem = f"returned {type(inner).__name__}, whose {min(lost)} no graph or no checkpoint would have"
-            raise task.error("optimizer", problem, "make that by add_variable(), or use another optimizer")
+            problem = f"returned {type(inner).__name__}, whose {min(lost)} is not one of its variables, which are saved"
+            raise task.error("optimizer", problem, "make it one, by add_variable(), or use another optimizer")
 
     @property
     def variables(self) -> list[Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -111,34 +112,46 @@ def check_gradients(parameters: Mapping[str, torch.Tensor], precision: str, part
             option="precision",
         )
     for name, parameter in parameters.items() if parts > 1 else ():
-        if not _hooks_are_linear(parameter):
+        if not _keeps_means(parameter):
             raise UserError(
-                f"a hook of the parameter {name} does more to its gradients than multiply them, as clipping does, and "
-                "would do so to the part of each rank, device or shard",
+                f"a hook of the parameter {name} changes the mean of gradients in another way than each of them, as "
+                "clipping does, and it would get those of each rank, device or shard",
                 "clip the combined gradients by --clip-norm, or change them in the step() of an optimizer of your own",
             )
 
 
 @torch.no_grad()
-def _hooks_are_linear(parameter: torch.Tensor) -> bool:
-    """Whether a user's hooks make of 2^20 times a gradient 2^20 times what they make of it; True if they fail."""
+def _keeps_means(parameter: torch.Tensor) -> bool:
+    """Whether a user's hooks make means of means, of gradients of one size and of two; True if they fail."""
     hooks = [*(parameter._backward_hooks or {}).values()], [*(parameter._post_accumulate_grad_hooks or {}).values()]
     if not any(hooks):
         return True
-    weight, made = parameter.clone(), []
+    weight, before = parameter.clone(), parameter.grad
+    angles = torch.arange(weight.numel(), device=weight.device).reshape(weight.shape)
+    first, second = (0.01 * torch.cos(factor * angles + 1).to(weight.dtype) for factor in (1, 3))
     try:
-        for scale in (1, 1 << 20):
-            gradient = scale * (0.001 + weight.sign() / 4000)
-            for hook in hooks[0]:
-                if (changed := hook(gradient)) is not None:
-                    gradient = changed
-            parameter.grad = gradient
-            for hook in hooks[1]:
-                hook(parameter)
-            made.append(parameter.grad)
-        return not any(one is None for one in made) and torch.allclose((1 << 20) * made[0], made[1], 1e-3)
+        for other in (second, 4096 * second):  # what they clip to is in between
+            made = [_hooked(parameter, gradient, *hooks) for gradient in (first, other, (first + other) / 2)]
+            if any(one is None for one in made) or not torch.equal(parameter, weight):  # they make the update
+                return False
+            of_each, of_mean = (made[0] + made[1]) / 2, made[2]
+            if (of_each - of_mean).abs().max() > 0.02 * of_mean.abs().max():  # more than bfloat16 rounds
+                return False
     except Exception:
         return True
     finally:
-        parameter.grad = None
-        parameter.copy_(weight)  # a hook may make updates
+        parameter.copy_(weight)
+        parameter.grad = before
+    return True
+
+
+def _hooked(parameter: torch.Tensor, gradient: torch.Tensor, hooks: Sequence[Any], later: Sequence[Any]) -> Any:
+    """What hooks, and those that are called when a gradient has been added, make of a gradient."""
+    gradient = gradient.clone()
+    for hook in hooks:
+        if (changed := hook(gradient)) is not None:
+            gradient = changed
+    parameter.grad = gradient
+    for hook in later:
+        hook(parameter)
+    return parameter.grad

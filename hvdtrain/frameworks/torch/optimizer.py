@@ -31,8 +31,9 @@ from hvdtrain.networks.description import Weights
 
 CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
 """PyTorch's names of optimizer state, and those of `OptimizerState`."""
-NUMBERS = "hvdtrain: attributes"
-"""In the saved state of an optimizer: the numbers among its attributes, such as a counter of its own."""
+NUMBERS = "hvdtrain: numbers"
+"""In the state of an optimizer: attributes that are numbers and have changed since it was given, such as a counter of
+its own. Among its attributes: what they were then."""
 PLAIN = (str, bool, int, type(None))
 SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tuple}
 MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "Counter": collections.Counter}
@@ -148,8 +149,10 @@ def saved_states(kept: Mapping[str, Any]) -> Weights:
     arrays: Weights = {}
     for name, one in kept.items():
         try:
-            numbers = {NUMBERS: numbers_of(one)} if isinstance(one, torch.optim.Optimizer) and numbers_of(one) else {}
-            arrays |= to_arrays(name, one.state_dict() | numbers)
+            state, first = one.state_dict(), getattr(one, "__dict__", {}).get(NUMBERS)
+            if first is not None and (changed := dict(numbers_of(one).items() - first.items())):
+                state = {**state, NUMBERS: changed}
+            arrays |= to_arrays(name, state)
         except ValueError as error:
             raise UserError(
                 f"the state of {name} cannot be saved ({error})",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import inspect
@@ -16,7 +15,7 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.own_optimizers import check_optimizer
+from hvdtrain.frameworks.own_optimizers import check_optimizer, numbers_of
 from hvdtrain.frameworks.torch.network import laid_out_as, unchanged
 from hvdtrain.frameworks.torch.objective import seed_generators
 from hvdtrain.frameworks.torch.optimizer import (
@@ -170,29 +169,51 @@ def check_brought(
         raise error(f"the optimizer is {type(optimizer).__name__}, whose step() needs a {needed[0]}", remedy)
     trained, names = set(map(id, trained_by(optimizer))), {id(one): name for name, one in parameters.items()}
     check_optimizer(error, "optimizer", trained, names, all_of_model, "requires_grad_(False)")
-    if not _is_restored(optimizer):
+    vars(optimizer)[NUMBERS] = numbers_of(optimizer)
+    if not _is_restored(optimizer, [*parameters.values()]):
         raise error(
             f"{type(optimizer).__name__} keeps what its state_dict() does not have, so that a resumed run differs",
             "keep it in `state` or `param_groups`, or let state_dict() and load_state_dict() have it",
         )
 
 
-def _is_restored(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a copy of it makes the same update twice, each after its state was loaded; True if that fails."""
-    made = []
-    with contextlib.suppress(Exception), unchanged(nn.Module()):  # which leaves the generators as they were
-        tried = object.__new__(type(optimizer))
-        vars(tried).update(copy.deepcopy(vars(optimizer)))  # all of them: PyTorch would leave out a user's
-        weights, saved = [one.detach().clone() for one in parameters_of(tried)], saved_states({OPTIMIZER: tried})
-        for _ in range(2):
-            load_states({OPTIMIZER: tried}, {OPTIMIZER: from_arrays(OPTIMIZER, saved)})
-            seed_generators(0)
-            for one, weight in zip(parameters_of(tried), weights, strict=True):
-                one.data = weight.clone()
-                one.grad = 0.01 * (1 + weight)
-            type(tried).step(tried)  # a schedule may have given the optimizer a step() of its own
-            made.append([one.detach().nan_to_num() for one in parameters_of(tried)])
-    return len(made) < 2 or all(map(torch.equal, *made))
+def _is_restored(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> bool:
+    """Whether a copy of it that loads the state after an update makes the same next one; True if that fails.
+
+    Its code may know the parameters themselves, which are left as they were, and so are the generators. Raises
+    UserError for a state that cannot be saved.
+    """
+    try:
+        with unchanged(nn.ParameterList(parameters)):
+            first, again = _copied(optimizer), _copied(optimizer)
+            _updated(first)
+            saved = saved_states({OPTIMIZER: first})
+            load_states({OPTIMIZER: again}, {OPTIMIZER: from_arrays(OPTIMIZER, saved)})
+            for of_again, of_first in zip(parameters_of(again), parameters_of(first), strict=True):
+                of_again.data = of_first.detach().clone()
+            return all(map(torch.equal, _updated(first), _updated(again)))
+    except UserError:
+        raise
+    except Exception:
+        return True
+
+
+def _copied(optimizer: torch.optim.Optimizer) -> Any:
+    """With all attributes, of which PyTorch's own copy lacks a user's, and without hooks, which may know others."""
+    copied = object.__new__(type(optimizer))
+    vars(copied).update(copy.deepcopy(vars(optimizer)))
+    for hooks in (copied._optimizer_step_pre_hooks, copied._optimizer_step_post_hooks):
+        hooks.clear()
+    return copied
+
+
+def _updated(optimizer: Any) -> list[torch.Tensor]:
+    """The parameters after an update by made-up gradients."""
+    seed_generators(0)
+    for parameter in parameters_of(optimizer):
+        parameter.grad = 0.01 * (1 + parameter.detach())
+    type(optimizer).step(optimizer)  # a schedule may have given the object another step()
+    return [parameter.detach().nan_to_num() for parameter in parameters_of(optimizer)]
 
 
 def load_states(kept: Mapping[str, Any], states: Mapping[str, Any], moved: Mapping[str, int] = {}) -> None:
@@ -203,7 +224,7 @@ def load_states(kept: Mapping[str, Any], states: Mapping[str, Any], moved: Mappi
     optimizer = kept[OPTIMIZER]
     groups = _fast_forward(optimizer, [(kept[name], count) for name, count in moved.items()]) if moved else []
     numbers = states[OPTIMIZER].pop(NUMBERS, {})
-    vars(optimizer).update({name: number for name, number in numbers.items() if name in vars(optimizer)})
+    vars(optimizer).update({name: n for name, n in numbers.items() if not callable(getattr(optimizer, name, None))})
     for name in kept:
         if name not in moved:
             kept[name].load_state_dict(states[name])

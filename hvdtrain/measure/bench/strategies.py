@@ -28,8 +28,6 @@ DECIDED = {
     *("recipe", "framework", "strategy", "shards", "batch_size", "batch_scope", "max_steps"),
 }
 """Options of training that each job has from its row, or from other options."""
-AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
-"""Horovod with the background thread as published, and with its own default cycle in ms."""
 JOB_TIMEOUT_S = 600
 GRACE_S = 10
 

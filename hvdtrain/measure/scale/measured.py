@@ -178,7 +178,7 @@ def fit_tables(tables: Sequence[AllreduceTable], allreduce: Allreduce) -> Link |
     if tables and (not calls or max(sizes) < MIN_SIZES_RATIO * min(sizes)):
         raise UserError(
             f"--allreduce: no small and large allreduces by {allreduce.library}, which tell latency from bandwidth",
-            "measure them by benchmarks/allreduce.py --sizes 8 16384 1048576, or give a run of another --strategy",
+            "run: python benchmarks/allreduce.py --sizes 8 16384 1048576; or give a run of another --strategy",
         )
     return fit(calls, allreduce) if calls else None
 

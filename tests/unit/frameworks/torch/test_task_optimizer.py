@@ -174,6 +174,50 @@ def test_numbers_among_the_attributes_of_an_optimizer_are_saved():
         assert resumed.weights()[name].tobytes() == value.tobytes()
 
 
+class Beginning(Slowing):
+    """Has no count before its first step."""
+
+    def start(self):
+        return None
+
+    def more(self):
+        self.count = 1 + (self.count or 0)
+        return self.count
+
+
+def test_only_numbers_that_have_changed_are_saved():
+    """So that those of the run, such as its steps, are not those of the run before."""
+
+    class Planning(Slowing):
+        def __init__(self, parameters, steps):
+            super().__init__(parameters)
+            self.steps = steps
+
+    of_four, of_nine = (learner(lambda _, named, n=n: Planning([one for _, one in named], n)) for n in (4, 9))
+    train(of_four, 2)
+    of_nine.load_optimizer_state(of_four.optimizer_state())
+    assert (of_nine._optimizer.count, of_nine._optimizer.steps) == (2, 9)
+
+
+def test_what_is_registered_may_have_a_state_of_any_form(tmp_path):
+    class Counter:
+        state_dict, load_state_dict = (lambda self: [1, 2]), (lambda self, state: None)
+
+    with starter(tmp_path, "torch")() as run:
+        model = nn.Linear(4, 3)
+        run.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        run.register(counter=Counter())
+
+
+def test_a_state_that_cannot_be_saved_is_said_before_the_first_step():
+    class Keeping(torch.optim.SGD):
+        def step(self, closure=None):
+            self.state[self.param_groups[0]["params"][0]]["kept"] = {1, 2}
+            super().step(closure)
+
+    refused(lambda: learner(lambda _, named: Keeping([one for _, one in named], lr=0.1)), "it has a set")
+
+
 @pytest.mark.parametrize("kind", [SlowingByTensor, SlowingByList, KeepingMomenta, Wrapping])
 def test_other_state_that_no_checkpoint_would_have_is_refused(kind, tmp_path):
     refused(lambda: learner(of(kind)), kind.__name__, "its state_dict() does not have")
@@ -182,15 +226,16 @@ def test_other_state_that_no_checkpoint_would_have_is_refused(kind, tmp_path):
         refused(lambda: run.setup(model, kind(model.parameters())), "setup(): ", kind.__name__)
 
 
-@pytest.mark.parametrize("kind", [Slowing, WrappingAndSaving, Noisy])
+@pytest.mark.parametrize("kind", [Slowing, Beginning, WrappingAndSaving, Noisy])
 def test_an_optimizer_is_tried_without_a_trace(kind):
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     optimizer = kind(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: model.weight.data.zero_())
     before, random = [parameter.clone() for parameter in model.parameters()], torch.get_rng_state()
     check_brought(UserError, optimizer, dict(model.named_parameters()), "")
     assert torch.equal(torch.get_rng_state(), random) and not optimizer.state
-    assert getattr(optimizer, "count", 0) == 0
+    assert not getattr(optimizer, "count", 0)
     for parameter, value in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, value) and parameter.grad is None
 

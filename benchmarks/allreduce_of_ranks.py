@@ -1,6 +1,6 @@
-"""Times an allreduce by one of the libraries that strategies use; `python benchmarks/allreduce.py` starts it.
+"""Times an allreduce by one of the libraries that strategies use; allreduce.py starts it on each rank.
 
-usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD BYTES...
+usage: python benchmarks/allreduce_of_ranks.py METHOD BYTES...   (by any launcher)
 """
 
 from __future__ import annotations
