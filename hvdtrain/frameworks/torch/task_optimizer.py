@@ -164,7 +164,7 @@ def check_brought(
     if type(optimizer).__module__.startswith("horovod."):
         remedy = "give the one that it was made from: the strategy combines the gradients"
         raise error("the optimizer is Horovod's DistributedOptimizer", remedy)
-    if needed := _required(optimizer.step):
+    if needed := [name for name in _required(optimizer.step) if name != "self"]:  # which a schedule's step() has
         remedy = "give one whose step() works without arguments, as that of most of PyTorch's"
         raise error(f"the optimizer is {type(optimizer).__name__}, whose step() needs a {needed[0]}", remedy)
     trained, names = set(map(id, trained_by(optimizer))), {id(one): name for name, one in parameters.items()}

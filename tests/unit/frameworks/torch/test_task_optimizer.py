@@ -199,6 +199,28 @@ def test_only_numbers_that_have_changed_are_saved():
     assert (of_nine._optimizer.count, of_nine._optimizer.steps) == (2, 9)
 
 
+def test_a_schedule_may_be_made_before_setup(tmp_path):
+    """It gives the optimizer a step() of its own."""
+    rates = []
+    for is_before in (True, False):
+        with starter(tmp_path, "torch")(f"run{is_before}", batch_size=8) as run:
+            model = nn.Linear(4, 3)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            schedule = lr_scheduler.StepLR(optimizer, 1, 0.5) if is_before else None
+            model, optimizer = run.setup(model, optimizer)
+            schedule = schedule or lr_scheduler.StepLR(optimizer, 1, 0.5)
+            run.register(schedule=schedule)
+
+            def losses(x, y, model=model):
+                return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+            for x, y in run.batches((X, Y), (X, Y), losses):
+                run.step(losses(x, y))
+                schedule.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [0.025, 0.025]
+
+
 def test_what_is_registered_may_have_a_state_of_any_form(tmp_path):
     class Counter:
         state_dict, load_state_dict = (lambda self: [1, 2]), (lambda self, state: None)
