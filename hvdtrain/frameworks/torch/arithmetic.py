@@ -114,15 +114,18 @@ def check_gradients(parameters: Mapping[str, torch.Tensor], precision: str, part
     for name, parameter in parameters.items() if parts > 1 else ():
         if not _keeps_means(parameter):
             raise UserError(
-                f"a hook of the parameter {name} changes the mean of gradients in another way than each of them, as "
-                "clipping does, and it would get those of each rank, device or shard",
+                f"a hook of the parameter {name} clips its gradient, or changes it in another way by which the mean "
+                "over ranks, devices or shards is no longer that of one process",
                 "clip the combined gradients by --clip-norm, or change them in the step() of an optimizer of your own",
             )
 
 
 @torch.no_grad()
 def _keeps_means(parameter: torch.Tensor) -> bool:
-    """Whether a user's hooks make means of means, of gradients of one size and of two; True if they fail."""
+    """Whether a user's hooks make of a mean of gradients the mean of what they make of each; True if they fail.
+
+    They are tried with gradients of one size and of two.
+    """
     hooks = [*(parameter._backward_hooks or {}).values()], [*(parameter._post_accumulate_grad_hooks or {}).values()]
     if not any(hooks):
         return True
