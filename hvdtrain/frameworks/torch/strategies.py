@@ -237,6 +237,9 @@ class TorchDDP(TorchStrategy):
         except RuntimeError as error:
             if "marked as ready twice" not in str(error):
                 raise
+            # Where the model is freed, it waits for a thread of Gloo that ends an allreduce and needs the interpreter
+            # that the model then has: both would wait for ever. Now it is free.
+            time.sleep(0.1)
             raise UserError(
                 "DistributedDataParallel got the gradient of a parameter twice, as with reentrant checkpoints where it "
                 "also looks for unused parameters",
