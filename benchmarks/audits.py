@@ -161,9 +161,9 @@ def batch_of(step: int, rows: np.ndarray, numbers: list[int], audit: Audit | Non
         for number, part in zip(numbers, slices, strict=True)
     ]
     shards = [shard._replace(is_witness=shard.part in checked) for shard in shards]
-    all_shards = tuple(range(SHARDS)) if not (audit and audit.only) else ()
+    by_rank = sharding.Assignment.contiguous(RANKS, SHARDS).by_rank if not (audit and audit.only) else ()
     nothing = (), np.zeros(0, np.float32), 0.05, step, np.zeros(0, np.int64)
-    return Batch(*nothing, shards=tuple(shards), all_shards=all_shards, audit=audit)
+    return Batch(*nothing, shards=tuple(shards), by_rank=by_rank, audit=audit)
 
 
 class Found(NamedTuple):

@@ -33,11 +33,8 @@ def choose(seed: int, step: int, by_rank: Sequence[Sequence[int]], shards: Seque
 
 
 def hash_shard(loss: float, arrays: Sequence[np.ndarray]) -> int:
-    """48 bits, from those of the loss and of arrays: a shard's gradients, and what it changes in the statistics.
-
-    So many, as a float64 holds them exactly.
-    """
-    digest = hashlib.blake2b(np.float64(loss).tobytes(), digest_size=6)
+    """64 bits, from those of the loss and of arrays: a shard's gradients, and what it changes in the statistics."""
+    digest = hashlib.blake2b(np.float64(loss).tobytes(), digest_size=8)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return int.from_bytes(digest.digest(), "little")

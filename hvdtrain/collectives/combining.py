@@ -12,13 +12,13 @@ from hvdtrain.collectives.mean import shape_of, views
 from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.forms import NONE
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces.combining import Combined, Combiner, Gradients
+from hvdtrain.interfaces.combining import Combined, Combiner, Gradients, Types
 from hvdtrain.interfaces.reading import Batch
 
 ToMatrix = Callable[[tuple[int, ...]], tuple[int, int]]
 """From the shape of an array to that of it as a matrix, in which a layer's outputs are one dimension."""
-MakeCombiner = Callable[[Config, AllreduceGroup, Sequence[tuple[int, ...]], ToMatrix], Combiner]
-"""Makes a combiner of gradients of these shapes."""
+MakeCombiner = Callable[[Config, AllreduceGroup, Types, ToMatrix], Combiner]
+"""Makes a combiner of gradients of these types."""
 
 
 class MeanOfRanks:
@@ -27,11 +27,9 @@ class MeanOfRanks:
     sums_statistics = False
     _gradients: Gradients
 
-    def __init__(
-        self, config: Config, group: AllreduceGroup, shapes: Sequence[tuple[int, ...]], to_matrix: ToMatrix = shape_of
-    ) -> None:
-        self.mean, self._shapes = make_mean(config, group), shapes
-        self._matrices = [to_matrix(shape) for shape in shapes]
+    def __init__(self, config: Config, group: AllreduceGroup, types: Types, to_matrix: ToMatrix = shape_of) -> None:
+        self.mean, self._shapes = make_mean(config, group), [of_array.shape for of_array in types]
+        self._matrices = [to_matrix(shape) for shape in self._shapes]
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Nothing is left of the step before."""
@@ -53,7 +51,7 @@ def choose_combiner(config: Config, of_strategy: MakeCombiner | None) -> MakeCom
     of_strategy: the strategy's own way.
     """
     if config.shards:
-        return lambda config, group, shapes, _: ShardSums(group, config.shards, shapes)
+        return lambda config, group, types, _: ShardSums(group, config.shards, types)
     if config.sync_every > 1:  # ranks combine weights
         return None
     return of_strategy or (None if config.by_horovod or config.compression == NONE else MeanOfRanks)

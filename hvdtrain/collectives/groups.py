@@ -84,10 +84,6 @@ class AllreduceGroup(Group):
         """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
         raise NotImplementedError
 
-    def exchange(self, parts: np.ndarray) -> np.ndarray:
-        """Send row i to rank i: uint8 (size, n). Returns what the ranks have sent to this one, in their order."""
-        raise NotImplementedError
-
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.asarray(values, np.float64)
@@ -104,14 +100,18 @@ class AllreduceGroup(Group):
         length = -(-len(values) // self.size)
         parts = np.zeros((self.size, length), np.float32)
         parts.reshape(-1)[: len(values)] = values
-        received = self.exchange(np.stack([packing.pack(part) for part in parts]))
-        total = packing.unpack(received[0], length)
-        for packed in received[1:]:
+        first, *others = self._exchange_equal([packing.pack(part) for part in parts])
+        total = packing.unpack(first, length)
+        for packed in others:
             total += packing.unpack(packed, length)
-        sums = self.exchange(np.stack([packing.pack(total)] * self.size))
-        for part, packed in zip(parts, sums, strict=True):
+        for part, packed in zip(parts, self._exchange_equal([packing.pack(total)] * self.size), strict=True):
             part[:] = packing.unpack(packed, length)
         values[:] = parts.reshape(-1)[: len(values)]
+
+    def _exchange_equal(self, parts: list[np.ndarray]) -> np.ndarray:
+        """Exchange parts of equal length: what each rank sends to this one, (size, length)."""
+        lengths = [len(parts[0])] * self.size
+        return self.exchange(f"equal.{lengths[0]}", np.concatenate(parts), lengths, lengths).reshape(self.size, -1)
 
 
 class CommunicationTime(AllreduceGroup):
@@ -156,10 +156,11 @@ class MPIGroup(CommunicationTime):
             for start in range(0, len(values), MAX_ELEMENTS):
                 self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MAX_ELEMENTS])
 
-    def exchange(self, parts: np.ndarray) -> np.ndarray:
-        received = np.empty_like(parts)
+    @collective
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        received = np.empty(sum(lengths), vector.dtype)
         with self.communicating:
-            self._world.Alltoall(parts, received)
+            self._world.Alltoallv((vector, counts), (received, lengths))
         return received
 
     @collective
@@ -207,10 +208,11 @@ class TorchDistributedGroup(CommunicationTime):
         with self.communicating:
             self._dist.all_reduce(self._torch.from_numpy(values))
 
-    def exchange(self, parts: np.ndarray) -> np.ndarray:
-        received = np.empty_like(parts)
+    @collective
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        received = np.empty(sum(lengths), vector.dtype)
         with self.communicating:
-            self._dist.all_to_all_single(self._torch.from_numpy(received), self._torch.from_numpy(parts))
+            self._dist.all_to_all_single(*map(self._torch.from_numpy, (received, vector)), lengths, counts)
         return received
 
     @collective

@@ -109,10 +109,13 @@ class HorovodGroup(AllreduceGroup):
         if not np.may_share_memory(total, values):
             values[:] = total
 
-    def exchange(self, parts: np.ndarray) -> np.ndarray:
-        name = f"{BLOCKING_PREFIX}exchange.{parts.size}"
-        received = self._hvd.alltoall(self._to_tensor(parts.reshape(-1)), name=name)
-        return self._to_numpy(received).reshape(parts.shape)
+    @collective
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        tensor, came = self._hvd.alltoall(self._to_tensor(vector), counts, name=f"{BLOCKING_PREFIX}{name}")
+        if (elements := self._to_numpy(came).tolist()) != lengths:
+            raise TrainingError(f"the ranks disagree about {name}: {elements} elements came in place of {lengths}")
+        received = self._to_numpy(tensor)
+        return received if received.flags.writeable else received.copy()
 
     @collective
     def gather(self, value: Any) -> list[Any]:

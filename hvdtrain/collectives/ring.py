@@ -27,9 +27,8 @@ import numpy as np
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.groups import CommunicationTime
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
-from hvdtrain.collectives.ring_rendezvous import connect_neighbors
+from hvdtrain.collectives.ring_rendezvous import connect_ranks
 from hvdtrain.errors import PeerLost, TrainingError, UserError
-from hvdtrain.interfaces.combining import Packing
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import PortReservation
@@ -38,7 +37,7 @@ from hvdtrain.system.processes import TICK_S, RunningLimit, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
-OPERATIONS = ("a sum", "an exchange of values", "a copy of arrays")
+OPERATIONS = ("a sum", "an exchange of values", "a copy of arrays", "an exchange of parts")
 """What ranks do together, for the header of each and for messages."""
 SILENCE_S = 1800.0
 """How long a neighbor may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
@@ -70,15 +69,19 @@ class RingGroup(CommunicationTime):
         super().__init__()
         self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank
         self._timeout_s = timeout_s
+        self._links: dict[int, socket.socket] = {}
+        """Connections to the other ranks."""
+        self._to = self._from = self.rank
+        """The ranks of the present exchange."""
         self._reserved: list[PortReservation] = []
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
             with RunningLimit(start_timeout_s, gives_up) as limit:  # a job may be suspended for longer
-                self._next, self._previous = connect_neighbors(rank, address, token, limit)
+                self._links = connect_ranks(rank, address, token, limit)
 
     def free_address(self) -> str:
         """host:port on the interface that the ring uses, where another server can listen; no other program gets it."""
-        interface = self._next.getsockname()[0] if self.size > 1 else "127.0.0.1"
+        interface = next((link.getsockname()[0] for link in self._links.values()), "127.0.0.1")
         self._reserved.append(PortReservation(interface))
         return f"{interface}:{self._reserved[-1].port}"
 
@@ -96,63 +99,52 @@ class RingGroup(CommunicationTime):
             for step in range(size - 1):
                 self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
 
-    def sum_packed(self, values: np.ndarray, packing: Packing) -> None:
-        """By the ring: each rank adds to what it has unpacked, and packs the sum."""
-        rank, size = self.rank, self.size
-        cuts = [len(values) * i // size for i in range(size + 1)]
-        parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
-        header = _header(0, values)
-        for step in range(size - 1):
-            added = parts[(rank - step - 1) % size]
-            received = self._pass_on(packing.pack(parts[(rank - step) % size]), packing.size(len(added)), header)
-            added += packing.unpack(received, len(added))
-            header = b""
-        packed = packing.pack(parts[(rank + 1) % size])
-        for step in range(size):
-            part = parts[(rank - step + 1) % size]
-            part[:] = packing.unpack(packed, len(part))
-            if step < size - 1:
-                packed = self._pass_on(packed, packing.size(len(parts[(rank - step) % size])))
-
-    def _pass_on(self, packed: np.ndarray, size: int, header: bytes = b"") -> np.ndarray:
-        """Send bytes to the next rank; returns the `size` bytes that the previous one sends."""
-        received = np.empty(size, np.uint8)
+    @collective
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        received = np.empty(sum(lengths), vector.dtype)
+        sent, parts = (np.split(of, np.cumsum(each)[:-1]) for of, each in ((vector, counts), (received, lengths)))
+        parts[self.rank][:] = sent[self.rank]
         with self.communicating:
-            self._exchange(packed, received, add=False, header=header)
+            for step in range(1, self.size):
+                out, into = sent[(self.rank + step) % self.size], parts[(self.rank - step) % self.size]
+                self._exchange(out, into, add=False, header=_header(3, out), theirs=_header(3, into), step=step)
         return received
 
-    def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool, header: bytes = b"") -> None:
-        """Send `out` to the next rank while `into` arrives from the previous one; `add` adds to what `into` holds.
+    def _exchange(
+        self, out: np.ndarray, into: np.ndarray, add: bool, header: bytes = b"", theirs: bytes = b"", step: int = 1
+    ) -> None:
+        """Send `out` so many ranks ahead while `into` arrives from as far behind; `add` adds to what `into` holds.
 
-        header: what `_header` returns, in the first exchange of an operation; the previous rank's is compared with it.
+        header: what `_header` returns, in the first exchange of an operation. theirs: the one that has to arrive; by
+        default the same.
         """
-        outgoing, theirs = out.view(np.uint8).data, memoryview(bytearray(len(header)))
+        self._to, self._from = (self.rank + step) % self.size, (self.rank - step) % self.size
+        outgoing, arriving = out.view(np.uint8).data, memoryview(bytearray(len(header)))
         sent = received = -len(header)  # headers come first
-        step = CHUNK_BYTES // into.itemsize * into.itemsize
+        length = CHUNK_BYTES // into.itemsize * into.itemsize
         while sent < len(outgoing) or received < into.nbytes:
-            start = max(received, 0) // step * step
-            end = min(start + step, into.nbytes)
+            start = max(received, 0) // length * length
+            end = min(start + length, into.nbytes)
             chunk = into[start // into.itemsize : end // into.itemsize]
             target = self._scratch[: end - start] if add else chunk.view(np.uint8)
             moved = self._send(header, outgoing, sent)
-            arrived = self._receive(theirs, target.data, received - start)
+            arrived = self._receive(arriving, target.data, received - start)
             if received < 0 <= received + arrived:
-                self._check(header, theirs)
+                self._check(header, theirs or header, arriving)
             sent, received = sent + moved, received + arrived
             if add and arrived and received == end:
                 chunk += target.view(into.dtype)
             if not moved and not arrived:
                 self._wait(writing=sent < len(outgoing), reading=received < into.nbytes)
 
-    def _check(self, header: bytes, theirs: memoryview) -> None:
-        """Raise TrainingError unless the previous rank has begun the same operation.
+    def _check(self, header: bytes, expected: bytes, theirs: memoryview) -> None:
+        """Raise TrainingError unless the other rank has begun the same operation.
 
         A script that leaves its loop on one rank only is elsewhere: gradients would be read as something else.
         """
-        if theirs != header:
-            previous = (self.rank - 1) % self.size
+        if theirs != expected:
             raise TrainingError(
-                f"rank {previous} and rank {self.rank} are not at the same place of their program: rank {previous} "
+                f"rank {self._from} and rank {self.rank} are not at the same place of their program: rank {self._from} "
                 f"begins {_described(theirs)}, rank {self.rank} {_described(header)}",
                 "let all ranks make the same calls; leave a training loop on every rank after the same step",
             )
@@ -161,12 +153,12 @@ class RingGroup(CommunicationTime):
         """Send what follows the first `done` bytes of the data; below 0, that many bytes of the header come first."""
         try:
             if done < 0:
-                return self._next.sendmsg((header[done:], data))
-            return self._next.send(data[done:]) if done < len(data) else 0
+                return self._links[self._to].sendmsg((header[done:], data))
+            return self._links[self._to].send(data[done:]) if done < len(data) else 0
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._lost(self.rank + 1, error) from None
+            raise self._lost(self._to, error) from None
 
     def _receive(self, header: memoryview, target: memoryview, done: int) -> int:
         """Receive what follows the first `done` bytes of the target, as `_send` sends it."""
@@ -174,40 +166,41 @@ class RingGroup(CommunicationTime):
             return 0
         try:
             if done < 0:
-                count = self._previous.recvmsg_into((header[done:], target))[0]
+                count = self._links[self._from].recvmsg_into((header[done:], target))[0]
             else:
-                count = self._previous.recv_into(target[done:])
+                count = self._links[self._from].recv_into(target[done:])
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._lost(self.rank - 1, error) from None
+            raise self._lost(self._from, error) from None
         if count == 0:
-            raise self._lost(self.rank - 1, "it closed the connection")
+            raise self._lost(self._from, "it closed the connection")
         return count
 
     def _wait(self, writing: bool, reading: bool) -> None:
         waiter = select.poll()
-        # The next rank is watched even if there is nothing to send to it, so that its end is noticed at once.
-        waiter.register(self._next, (select.POLLOUT if writing else 0) | select.POLLRDHUP)
+        # The rank ahead is watched even if there is nothing to send to it, so that its end is noticed at once.
+        ahead, behind = self._links[self._to].fileno(), self._links[self._from].fileno()
+        flags = {ahead: (select.POLLOUT if writing else 0) | select.POLLRDHUP}
         if reading:
-            waiter.register(self._previous, select.POLLIN)
+            flags[behind] = flags.get(behind, 0) | select.POLLIN
+        for link, of_link in flags.items():
+            waiter.register(link, of_link)
         clock = RunningTime()  # a job may be suspended for longer than the limit
         while not (events := dict(waiter.poll(min(TICK_S, self._timeout_s) * 1000))):
             clock.tick()
             if clock.seconds >= self._timeout_s:
-                raise self._lost(self.rank + (-1 if reading else 1), f"no data for {self._timeout_s:g} s")
-        has_data = reading and events.get(self._previous.fileno(), 0) & select.POLLIN  # it may say why the rank ends
-        if not has_data and events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
-            raise self._lost(self.rank + 1, "it closed the connection")
+                raise self._lost(self._from if reading else self._to, f"no data for {self._timeout_s:g} s")
+        has_data = reading and events.get(behind, 0) & select.POLLIN  # it may say why the rank ends
+        if not has_data and events.get(ahead, 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
+            raise self._lost(self._to, "it closed the connection")
 
     def _lost(self, rank: int, why: object) -> PeerLost:
-        neighbor = rank % self.size
-        link = self._previous if neighbor == (self.rank - 1) % self.size else self._next
         try:
-            host = link.getpeername()[0]
+            host = self._links[rank].getpeername()[0]
         except OSError:
             host = "its host"
-        return PeerLost(f"lost the ring neighbor, rank {neighbor} on {host} ({why})", "see its log")
+        return PeerLost(f"lost rank {rank} on {host} ({why})", "see its log")
 
     @collective
     def gather(self, value: Any) -> list[Any]:
@@ -225,7 +218,7 @@ class RingGroup(CommunicationTime):
         length = np.empty(1, np.int64)
         self._exchange(np.array([len(out)], np.int64), length, add=False, header=header)
         if not 0 <= length[0] <= MESSAGE_BYTES:
-            raise self._lost(self.rank - 1, f"it sends {length[0]} bytes, more than a rank sends")
+            raise self._lost(self._from, f"it sends {length[0]} bytes, more than a rank sends")
         into = np.empty(int(length[0]), np.uint8)
         self._exchange(np.frombuffer(out, np.uint8), into, add=False)
         return into.tobytes()
@@ -247,12 +240,12 @@ class RingGroup(CommunicationTime):
             self.disconnect()
 
     def abort(self) -> None:
-        for link in (self._next, self._previous) if self.size > 1 else ():
-            with contextlib.suppress(OSError):  # a neighbor has closed it
+        for link in self._links.values():
+            with contextlib.suppress(OSError):  # the other rank has closed it
                 link.shutdown(socket.SHUT_RDWR)
 
     def disconnect(self) -> None:
-        for link in (self._next, self._previous) if self.size > 1 else ():
+        for link in self._links.values():
             link.close()
 
 

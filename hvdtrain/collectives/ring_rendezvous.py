@@ -1,7 +1,7 @@
 """How the ranks of a ring find each other, and reject callers that do not know the job's token.
 
 Rank 0 listens at the rendezvous address. Every other rank connects to it and says where it listens itself. Rank 0 then
-sends the addresses of all ranks, and each rank connects to the next one. The two sides of each connection prove to each
+sends the addresses of all ranks, and any two ranks connect. The two sides of each connection prove to each
 other that they know the token.
 """
 
@@ -25,42 +25,44 @@ MAX_STRANGERS = 64
 """Callers that have not done so, beyond one for each rank."""
 RANK = struct.Struct(">II")
 """What a rank sends to rank 0: its number, and the port on which it listens."""
+NUMBER = struct.Struct(">I")
+"""What a rank sends to another one: its number."""
 LENGTH = struct.Struct(">I")
 """Before the addresses of all ranks, which are JSON."""
 Address = tuple[str, int]
 
 
-def connect_neighbors(
-    rank: RankInfo, address: Address, token: str, limit: RunningLimit
-) -> tuple[socket.socket, socket.socket]:
-    """Non-blocking connections to the next rank and from the previous one.
+def connect_ranks(rank: RankInfo, address: Address, token: str, limit: RunningLimit) -> dict[int, socket.socket]:
+    """Non-blocking connections to all other ranks, by rank.
 
-    address: where rank 0 listens. limit: for all of it. Raises TrainingError if the ring is not complete by then: the
+    address: where rank 0 listens. limit: for all of it. Raises TrainingError if not all are connected by then: the
     next attempt of --restarts has another port, and perhaps other hosts.
     """
+    links: dict[int, socket.socket] = {}
     try:
         addresses, listener = (_serve if rank.rank == 0 else _join)(rank, address, token, limit)
-        next_rank, previous_rank = (rank.rank + 1) % rank.size, (rank.rank - 1) % rank.size
-
-        def connect() -> socket.socket:
-            return _connect(addresses[next_rank], token, f"ring {next_rank}", limit)
-
-        with contextlib.closing(Callers(listener, token, f"ring {rank.rank}", 1 + MAX_STRANGERS, PROOF_S)) as callers:
-            following = None if rank.rank else connect()  # rank 0 begins: both sides of a connection wait for the other
-            while not (previous := callers.take(min(limit.left_s, TICK_S))):
-                _check(limit, callers, {previous_rank})
-            following = following or connect()
+        strangers = rank.size + MAX_STRANGERS
+        with contextlib.closing(Callers(listener, token, f"ring {rank.rank}", strangers, PROOF_S)) as callers:
+            # The lower one of two ranks connects to the other, after all that are lower still have connected to itself:
+            # both sides of a connection wait for the other.
+            while missing := set(range(rank.rank)) - links.keys():
+                _check(limit, callers, missing)
+                for link in callers.take(min(limit.left_s, TICK_S)):
+                    links[NUMBER.unpack(_receive(link, NUMBER.size, limit))[0]] = link
+            for other in range(rank.rank + 1, rank.size):
+                links[other] = _connect(addresses[other], token, f"ring {other}", limit)
+                links[other].sendall(NUMBER.pack(rank.rank))
     except (OSError, ValueError) as error:
         raise TrainingError(
             f"rank {rank.rank} cannot join the ring of {rank.size} at {address[0]}:{address[1]} ({error})",
             "check that all ranks were started and can reach that address",
             rank=rank.rank,
         ) from None
-    for link in (following, previous[0]):
+    for link in links.values():
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_lost_hosts(link)
-    return following, previous[0]
+    return links
 
 
 def _check(limit: RunningLimit, callers: Callers, missing: set[int]) -> None:

@@ -1,42 +1,55 @@
 """The gradients, running statistics and losses of a step in shards (`--shards`), combined over all ranks.
 
-Besides the largest magnitudes, the first sum of a step carries what each rank says about its shards: each value is that
-of one rank, and the others add zeros. So all ranks know all losses, that each shard was computed exactly once, and
-whether two ranks computed the same bits for the shard that is audited.
+With the sums of its shards, each rank sends a report about them. So all ranks know all losses, that each shard was
+computed exactly once, and whether two ranks computed the same bits for the shard that is audited.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import SupportsFloat
 
 import numpy as np
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, hash_shard
-from hvdtrain.collectives.exact_sum import sum_over_shards
+from hvdtrain.collectives.tree_sum import TreeSum
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss
-from hvdtrain.interfaces.reading import Audit, Batch
+from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss, Types
+from hvdtrain.interfaces.reading import Batch, ShardsByRank
 from hvdtrain.interfaces.strategy import Group
 
 
-class ShardSums:
-    """A `Combiner`: the means of the gradients, float32, over all shards, and of the statistics over those with rows.
+def report_type(shards: int) -> np.dtype:
+    """What a rank reports of a step in so many shards, in words of 8 bytes."""
+    return np.dtype(
+        [
+            ("computed", "<i8", (shards,)),  # how often it has computed each shard
+            ("loss", "<f8", (shards,)),
+            ("hash", "<u8"),  # of the audited shard, if the rank has computed it
+            ("membership", "<i8"),  # the newest one that it knows
+        ]
+    )
 
-    A shard without rows has no gradients, which count as 0. shards: of a global batch. parameters: shapes of the
+
+class ShardSums:
+    """A `Combiner`: the means of the gradients over all shards, and of the statistics over those with rows.
+
+    A shard without rows has no gradients, which count as 0. shards: of a global batch. parameters: types of the
     gradients.
     """
 
     mean = None
     sums_statistics = True
 
-    def __init__(self, group: Group, shards: int, parameters: Sequence[tuple[int, ...]]) -> None:
-        self._group, self._shards, self._parameters = group, shards, list(parameters)
+    def __init__(self, group: Group, shards: int, parameters: Types) -> None:
+        self._group, self._shards, self._parameters = group, shards, parameters
+        self._report_type = report_type(shards)
         self._start: list[np.ndarray] = []
         self._infinite: list[int] = []
         """Which of these have elements that are not finite, as of a mask, or of a minimum before its first value."""
-        self._added: list[list[np.ndarray]] = []
-        self._losses: list[SupportsFloat] = []
+        self._losses: list[tuple[int, SupportsFloat]] = []
+        """Of the shards that were added, with their numbers."""
         self._remaining: Iterator[Batch] = iter(())
         """Shards that are still to be added."""
         self._hash = 0
@@ -46,8 +59,10 @@ class ShardSums:
         """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
         self._step, self._start = step, list(statistics)
         self._infinite = [number for number, array in enumerate(self._start) if not np.isfinite(array).all()]
-        self._added, self._losses, self._hash = [], [], 0
-        self._remaining = iter(step.shards or ())
+        started = [*self._start, *(self._start[number] for number in self._infinite)]
+        types = (*self._parameters, *(np.dtype((np.float64, array.shape)) for array in started))
+        self._sums = TreeSum(self._group, step.by_rank, types, self._report_type.itemsize // 8)
+        self._losses, self._hash, self._remaining = [], 0, iter(step.shards or ())
 
     def add(self, gradients: Gradients) -> None:
         """Add the step's next shard."""
@@ -59,75 +74,68 @@ class ShardSums:
         if audit and audit.shard == shard.part:
             self._hash = hash_shard(float(gradients.loss), arrays)
         if not shard.is_witness:
-            self._added.append(arrays)
-            self._losses.append(gradients.loss)
+            self._sums.add(shard.part, arrays)
+            self._losses.append((shard.part, gradients.loss))
 
     def combine(self) -> Combined:
         """Combine the shards of all ranks; call it on every rank.
 
-        Raises TrainingError if a shard that has rows was not computed by exactly one rank, ShardsDiffer if the audited
-        one has different bits on the rank that checks it, and ShardHashes in a step that only computes it again.
+        Raises TrainingError unless each shard that has rows was computed once, by its rank; ShardsDiffer if the audited
+        one has different bits on the rank that checks it; and ShardHashes in a step that only computes it again.
         """
         if self._step.audit and self._step.audit.only:
             raise ShardHashes(self._group.gather(self._hash))
-        infinite = [self._start[number] for number in self._infinite]
-        shapes = [*self._parameters, *(array.shape for array in (*self._start, *infinite))]
-        sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._packed_status())
-        self._added = []
-        losses = self._unpack_status(sums.carried)
-        means = [np.empty(shape, np.float32) for shape in self._parameters]
-        for total, mean in zip(sums.arrays, means, strict=False):  # after the gradients come the statistics
-            np.divide(total, self._shards, mean, casting="same_kind")
-        changes = [total / max(len(losses), 1) for total in sums.arrays[len(means) :]]
+        reports = self._sums.exchange(self._report().view(np.float64))
+        losses = self._read(reports.view(self._report_type)[:, 0])
+        arrays = self._sums.total()
+        means, changes = arrays[: len(self._parameters)], arrays[len(self._parameters) :]
+        for number, mean in enumerate(means):
+            means[number] = np.divide(mean, self._shards, mean)
+        changes = [change / len(losses) for change in changes]
         statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=False)]
-        for number, before, ended in zip(self._infinite, infinite, changes[len(self._start) :], strict=True):
+        for number, ended in zip(self._infinite, changes[len(self._start) :], strict=True):
             # Where all shards have a finite value now; else one that is infinite makes the mean infinite.
+            before = self._start[number]
             statistics[number] = np.where(np.isfinite(before) | (ended == 1), statistics[number], before)
         return Combined(means, statistics, losses)
 
-    def _packed_status(self) -> np.ndarray:
-        """What this rank says about its shards, float64.
+    def _report(self) -> np.ndarray:
+        """What this rank says about its shards, of `report_type` (1,)."""
+        report = np.zeros(1, self._report_type)
+        computed, losses = report["computed"][0], report["loss"][0]
+        for shard, loss in self._losses:
+            computed[shard] += 1
+            losses[shard] = float(loss)
+        report["hash"], report["membership"] = self._hash, self._group.known_membership
+        return report
 
-        By shard whether it computed it, its own number, and the loss. The hash of the audited shard, on the rank whose
-        shard it is and on the one that checks it. By rank the newest membership that it knows.
-        """
-        shards, hashes, memberships = np.zeros((3, self._shards)), np.zeros(2), np.zeros(self._group.size)
-        added = (shard for shard in self._step.shards or () if not shard.is_witness)
-        for shard, loss in zip(added, self._losses, strict=True):
-            shards[:, shard.part] += 1, self._group.rank, float(loss)
-        if audit := self._step.audit:
-            hashes[int(audit.by == self._group.rank)] = self._hash
-        memberships[self._group.rank] = self._group.known_membership
-        return np.concatenate([shards.ravel(), hashes, memberships])
+    def _read(self, reports: np.ndarray) -> list[ShardLoss]:
+        """The losses, from the reports of all ranks, (ranks,); sets the membership that all know."""
+        step, audit = self._step, self._step.audit
+        self._group.agreed_membership = min(reports["membership"].tolist())
+        computed = reports["computed"].tolist()
+        found = tuple(tuple(shard for shard, count in enumerate(row) for _ in range(count)) for row in computed)
+        if found != step.by_rank:
+            raise self._wrong(found)
+        owners = {shard: rank for rank, shards in enumerate(step.by_rank) for shard in shards}
+        if audit:
+            hashes = {rank: int(reports["hash"][rank]) for rank in (owners[audit.shard], audit.by)}
+            if len({*hashes.values()}) > 1:
+                raise ShardsDiffer(step.step, audit.shard, hashes)
+        losses = reports["loss"].tolist()
+        return [ShardLoss(shard, rank, losses[rank][shard]) for shard, rank in sorted(owners.items())]
 
-    def _unpack_status(self, carried: np.ndarray) -> list[ShardLoss]:
-        """The losses, from the sum of what all ranks said; sets the membership that all know."""
-        of_shards, hashes, memberships = np.split(carried, [3 * self._shards, 3 * self._shards + 2])
-        computed, ranks, losses = of_shards.reshape(3, self._shards).tolist()
-        self._group.agreed_membership = int(memberships.min())
-        self._check(computed)
-        if audit := self._step.audit:
-            self._compare(audit, int(ranks[audit.shard]), *map(int, hashes))
-        return [
-            ShardLoss(shard, int(rank), loss)
-            for shard, (count, rank, loss) in enumerate(zip(computed, ranks, losses, strict=True))
-            if count
-        ]
-
-    def _compare(self, audit: Audit, owner: int, of_owner: int, of_witness: int) -> None:
-        """Raise ShardsDiffer unless both ranks have the same hash."""
-        if of_owner != of_witness:
-            raise ShardsDiffer(self._step.step, audit.shard, {owner: of_owner, audit.by: of_witness})
-
-    def _check(self, computed: Sequence[float]) -> None:
-        """Raise TrainingError unless each shard with rows was computed once. computed: how often, by shard."""
-        wrong = {shard: int(count) for shard, count in enumerate(computed) if count > 1}
-        wrong |= {shard: 0 for shard in self._step.all_shards if not computed[shard]}
-        if wrong:
-            shard, count = min(wrong.items())
-            by = f"by {count} ranks" if count else "by no rank"
-            problem = f"shard {shard} of step {self._step.step} was computed {by}, so its gradient is wrong"
-            raise TrainingError(problem, step=self._step.step)
+    def _wrong(self, found: ShardsByRank) -> TrainingError:
+        """What to say of the first shard that ranks have not computed as they should."""
+        pairs, expected = (
+            Counter((shard, rank) for rank, shards in enumerate(by_rank) for shard in shards)
+            for by_rank in (found, self._step.by_rank)
+        )
+        shard, _ = min((pairs - expected) | (expected - pairs))
+        count = sum(shards.count(shard) for shards in found)
+        by = {0: "by no rank", 1: "by another rank than its own"}.get(count, f"by {count} ranks")
+        problem = f"shard {shard} of step {self._step.step} was computed {by}, so its gradient is wrong"
+        return TrainingError(problem, step=self._step.step)
 
 
 def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:

@@ -162,6 +162,9 @@ class SurvivingGroup(Group):
     def sum(self, values: np.ndarray) -> np.ndarray:
         return self._call("sum", values)
 
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        return self._call("exchange", name, vector, counts, lengths)
+
     def gather(self, value: Any) -> list[Any]:
         return self._call("gather", value)
 

@@ -11,7 +11,7 @@ import numpy as np
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.mean import shape_of
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces.combining import Combined, Combiner, Gradients, StepLoss
+from hvdtrain.interfaces.combining import Combined, Combiner, Gradients, StepLoss, Types
 from hvdtrain.interfaces.learner import Learner
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.system.phases import FORWARD, GRADIENTS, phases
@@ -43,8 +43,8 @@ class Engine(Learner):
         raise NotImplementedError
 
     @abc.abstractmethod
-    def gradient_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the gradients of `Gradients.arrays`."""
+    def gradient_types(self) -> Types:
+        """Those of the gradients in `Gradients.arrays`."""
 
     @abc.abstractmethod
     def start_statistics(self) -> list[np.ndarray]:
@@ -70,8 +70,8 @@ class Engine(Learner):
         if not self._strategy.make_combiner:
             share_arrays(self, unshared)
             return
-        make, shapes = self._strategy.make_combiner, self.gradient_shapes()
-        self._combiner = make(self._config, self.group, shapes, self.to_matrix)
+        make, types = self._strategy.make_combiner, self.gradient_types()
+        self._combiner = make(self._config, self.group, types, self.to_matrix)
         self.mean = self._combiner.mean
         share_arrays(self, frozenset(self.weights()))
         if self._in_shards:

@@ -10,8 +10,15 @@ import numpy as np
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 
+Types = tuple[np.dtype, ...]
+"""Of arrays, with their shapes: float64 or float32, as NumPy's types of the arrays of a record."""
 Shapes = Sequence[tuple[int, int]]
 """Of each array in a vector as a matrix: rows and columns; (1, n) for an array of one dimension."""
+
+
+def type_of(dtype: object, shape: Sequence[int]) -> np.dtype:
+    """The type in which arrays are added: float64 as it is, all others as float32. dtype: as its library has it."""
+    return np.dtype((np.float64 if "float64" in str(dtype) else np.float32, tuple(shape)))
 
 
 class ShardLoss(NamedTuple):
@@ -56,7 +63,7 @@ class Combiner(Protocol):
     """A way to combine the gradients of ranks on the host, in any framework: one class each.
 
     In each step: `begin`, `add` for each part of the batch that this rank computes, and `combine`, which is a
-    collective. Made with the group and the shapes of the gradients.
+    collective. Made with the group and the types of the gradients.
     """
 
     @property

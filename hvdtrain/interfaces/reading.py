@@ -148,6 +148,10 @@ class Audit(NamedTuple):
     """Whether all ranks only compute that shard, without an update."""
 
 
+ShardsByRank = tuple[tuple[int, ...], ...]
+"""The numbers of each rank's shards."""
+
+
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
@@ -156,8 +160,8 @@ class Batch(NamedTuple):
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
     shard. shards: with --shards, this rank's shards that have rows, in the order in which they are computed; the step
-    itself then has no rows. all_shards: with them, the numbers of the shards of all ranks that have rows. audit: that
-    of the step. is_witness: whether it is another rank's shard, which is only compared; the last of `shards`.
+    itself then has no rows. by_rank: with them, the numbers of each rank's shards that have rows. audit: that of the
+    step. is_witness: whether it is another rank's shard, which is only compared; the last of `shards`.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -167,6 +171,6 @@ class Batch(NamedTuple):
     rows: np.ndarray
     part: int = 0
     shards: tuple[Batch, ...] | None = None
-    all_shards: tuple[int, ...] = ()
+    by_rank: ShardsByRank = ()
     audit: Audit | None = None
     is_witness: bool = False

@@ -15,8 +15,8 @@ from hvdtrain.system.membership import Membership
 class Group:
     """The processes of a job, seen from one of them; exchanges values in host memory. By itself one process, alone.
 
-    `sum`, `gather`, `broadcast`, `broadcast_bytes` and `close` are collectives: every rank calls them in the same
-    order. They raise TrainingError or a framework's error if another rank is lost.
+    `sum`, `exchange`, `gather`, `broadcast`, `broadcast_bytes` and `close` are collectives: every rank calls them in
+    the same order. They raise TrainingError or a framework's error if another rank is lost.
     """
 
     rank, size, local_rank = 0, 1, 0
@@ -54,6 +54,14 @@ class Group:
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Element-wise sum over all ranks of a float64 vector of shape (n,), which it may overwrite."""
         return values
+
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        """Send each rank its part of a vector; returns what the ranks send to this one, in their order.
+
+        name: of what is exchanged, the same on all ranks. vector: float64 or uint8. counts: its elements for each rank.
+        lengths: elements that each rank sends to this one, which may overwrite them.
+        """
+        return vector
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, ordered by rank, on every rank."""

@@ -7,6 +7,7 @@ logging steps, and so each decides by itself, and they decide the same.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -67,16 +68,15 @@ def balanced(counts: Sequence[int], shard_s: Sequence[float]) -> list[int]:
 
 
 def moved(assignment: Assignment, counts: Sequence[int]) -> tuple[Assignment, list[tuple[int, int, int]]]:
-    """The assignment with so many shards for each rank, and the moves to it: of the last shards of those that give."""
-    pairs = list(zip(assignment.by_rank, counts, strict=True))
-    given = iter([(shard, giver) for giver, (shards, count) in enumerate(pairs) for shard in shards[count:]])
-    after, moves = [list(shards[:count]) for shards, count in pairs], []
-    for receiver, (shards, count) in enumerate(pairs):
-        for _ in range(count - len(shards)):
-            shard, giver = next(given)
-            after[receiver].append(shard)
-            moves.append((shard, giver, receiver))
-    return Assignment(tuple(tuple(sorted(shards)) for shards in after)), moves
+    """The assignment with so many shards for each rank, and the moves to it.
+
+    Shards stay in ranges that follow each other, so that each rank sends few sums (`collectives.tree_sum`): where one
+    rank gives and another gets, those between them pass shards on.
+    """
+    ends = [0, *itertools.accumulate(counts)]
+    after = Assignment(tuple(tuple(range(first, end)) for first, end in itertools.pairwise(ends)))
+    before, new = ({shard: rank for rank, of in enumerate(one.by_rank) for shard in of} for one in (assignment, after))
+    return after, [(shard, before[shard], rank) for shard, rank in new.items() if before[shard] != rank]
 
 
 class Balancer:
@@ -175,7 +175,7 @@ class Balancing(Observer):
     def _report(self, at: Position, change: Rebalancing) -> None:
         group, why = self._run.group, explained(change, self._run.group.ranks)
         counts, ranks = by_rank(group, change.assignment.counts), group.ranks
-        moves = [[shard, ranks[giver], ranks[receiver]] for shard, giver, receiver in change.moves]
+        moves = [(shard, ranks[giver], ranks[receiver]) for shard, giver, receiver in change.moves]
         givers, receivers = (format_ranks({move[place] for move in moves}) for place in (1, 2))
         self._reporter.show(
             f"{len(moves)} shard(s) move from rank {givers} to {receivers}: {why}; the ranks now have "
@@ -189,7 +189,9 @@ def explained(change: Rebalancing, ranks: Sequence[int]) -> str:
 
     ranks: those that train, by position.
     """
-    giver, receiver = (Counter(move[place] for move in change.moves).most_common(1)[0][0] for place in (1, 2))
+    gains = Counter(receiver for *_, receiver in change.moves)
+    gains.subtract(giver for _, giver, _ in change.moves)  # of those between them, nothing is left
+    (receiver, _), *_, (giver, _) = gains.most_common()
     return (
         f"a shard takes rank {ranks[giver]} {_ms(change.shard_s[giver])} and rank {ranks[receiver]} "
         f"{_ms(change.shard_s[receiver])}, "

@@ -144,7 +144,9 @@ class Batches:
         if not run.in_shards:
             return batches[0]
         nothing = (), NO_WEIGHTS, lr, step, NO_ROWS
-        return Batch(*nothing, shards=tuple(batches), all_shards=self._with_rows(step), audit=audit)
+        with_rows = frozenset(self._with_rows(step))
+        by_rank = tuple(tuple(filter(with_rows.__contains__, numbers)) for numbers in run.assignment.by_rank)
+        return Batch(*nothing, shards=tuple(batches), by_rank=by_rank, audit=audit)
 
     def _batch(self, part: sharding.Slice, rows: Rows, lr: float, step: int, number: int, is_witness: bool) -> Batch:
         if rows.bad:

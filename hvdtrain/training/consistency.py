@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives import tree_sum
 from hvdtrain.config.options import Config
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.frameworks.arithmetic import threads
@@ -147,7 +148,7 @@ class BitFact(NamedTuple):
     option: str = ""
 
 
-VARIABLES, VERSIONS = "variables", "versions"
+VARIABLES, VERSIONS, SUM = "variables", "versions", "sum"
 BIT_FACTS = {
     "threads": BitFact(
         "the number of threads", "give the same --threads, and start hvdtrain before the framework", "threads"
@@ -160,6 +161,7 @@ BIT_FACTS = {
         "the variable", "set it to the same value or not at all; --isa sets those of instruction sets", "isa"
     ),
     VERSIONS: BitFact("the version of", "install the same versions"),
+    SUM: BitFact("the sum over shards", "install a build of hvdtrain with the same sum"),
 }
 
 
@@ -176,6 +178,7 @@ def arithmetic_record(config: Config, learner: Learner) -> dict[str, Any]:
         "variables": arithmetic.variables(),
         "processor": processor.model,
         "versions": stacks.deciding_versions(config.framework),
+        **({SUM: tree_sum.NAME} if config.shards else {}),
     }
 
 

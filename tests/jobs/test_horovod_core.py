@@ -52,7 +52,7 @@ OVER_GLOO = [("local", "1"), pytest.param("local", "0", marks=MATRIX)]
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(("by", "event_driven"), OVER_GLOO)
-def test_random_allreduces_of_process_sets(ranks_of, by, event_driven):
+def test_random_allreduces_and_alltoalls_of_process_sets(ranks_of, by, event_driven):
     assert re.findall(RIGHT, ranks_of(by, event_driven), re.M) == 3 * ["100"]
 
 
@@ -101,7 +101,7 @@ def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
 @MATRIX
 @pytest.mark.parametrize("event_driven", ["0", "1"])
 @pytest.mark.parametrize(("by", "ranks"), [("local", 2), ("gloo", 4), ("gloo", 7), ("mpirun", 2), ("mpirun", 3)])
-def test_many_random_allreduces_of_process_sets(tmp_path, by, ranks, event_driven):
+def test_many_random_allreduces_and_alltoalls_of_process_sets(tmp_path, by, ranks, event_driven):
     output = job(tmp_path, by, ranks, "allreduces", "300", HOROVOD_EVENT_DRIVEN=event_driven)
     assert output.count("300 operations were right") == ranks, output
 

@@ -1,4 +1,4 @@
-"""Random allreduces by Horovod, over all ranks and over process sets; each rank checks each of its results.
+"""Random allreduces and alltoalls by Horovod, over all ranks and process sets; each rank checks each of its results.
 
 usage: python allreduces.py COUNT [BREAK]
 
@@ -45,6 +45,7 @@ def main(count: str, breaks: str = "") -> None:
                 break_a_connection()
             chosen = draw.integers(len(sets))
             check_exact(number, draw, sets[chosen], members[chosen])
+            check_parts(number, draw, sets[chosen], members[chosen])
             check_equal(number, draw)
             check_repeated(number)
             number += 1
@@ -79,6 +80,21 @@ def check_exact(number: int, draw: np.random.Generator, process_set: hvd.Process
     result = hvd.allreduce(own, name=f"exact-{number}", op=getattr(hvd, name), process_set=process_set).numpy()
     right = OPERATIONS[name].reduce(arrays, dtype=dtype)
     assert np.array_equal(result, right), (number, name, dtype, size, members, np.flatnonzero(result != right)[:10])
+
+
+def check_parts(number: int, draw: np.random.Generator, process_set: hvd.ProcessSet, members: list[int]) -> None:
+    """An alltoall with parts of any sizes, some of them empty."""
+    dtype = draw.choice(TYPES)
+    sizes = [[elements(draw) // 8 if draw.random() < 0.7 else 0 for _ in members] for _ in members]
+    values = [[draw.integers(0, 99, size).astype(dtype) for size in of_rank] for of_rank in sizes]
+    if hvd.rank() not in members:
+        return
+    place, name = members.index(hvd.rank()), f"parts-{number % 3}"  # with other sizes each time
+    own, splits = torch.from_numpy(np.concatenate(values[place])), torch.tensor(sizes[place], dtype=torch.int32)
+    result, received = hvd.alltoall(own, splits, name=name, process_set=process_set)
+    assert received.tolist() == [of_rank[place] for of_rank in sizes], (number, sizes)
+    right = np.concatenate([of_rank[place] for of_rank in values])
+    assert np.array_equal(result.numpy(), right), (number, dtype, sizes)
 
 
 def check_equal(number: int, draw: np.random.Generator) -> None:

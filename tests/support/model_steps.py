@@ -42,7 +42,8 @@ def batches(drawn: Drawn, shards: int = 0) -> list[Batch]:
             Batch(tuple(array[rows] for array in drawn.data[0]), weights, LR, len(steps), rows, part)
             for part, (rows, weights) in enumerate(sharding.slices_of_step(order, 0, len(order), "exact", cut))
         ]
-        steps.append(Batch((), np.ones(0), LR, len(steps), order, shards=tuple(parts)) if shards else parts[0])
+        nothing, by_rank = ((), np.ones(0), LR, len(steps), order), (tuple(range(len(parts))),)
+        steps.append(Batch(*nothing, shards=tuple(parts), by_rank=by_rank) if shards else parts[0])
     return steps
 
 

@@ -16,7 +16,7 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.frameworks import registry
 from hvdtrain.frameworks.engine import Engine
-from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss, Types, type_of
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import PIXEL_MAX, Batch, Dataset
 from hvdtrain.interfaces.strategy import Strategy
@@ -53,8 +53,8 @@ class NumPyLearner(Engine):
         self._lr = np.float32(batch.lr)
         return super().train_step(batch)
 
-    def gradient_shapes(self) -> list[tuple[int, ...]]:
-        return [array.shape for array in self._weights.values()]
+    def gradient_types(self) -> Types:
+        return tuple(type_of(array.dtype, array.shape) for array in self._weights.values())
 
     def start_statistics(self) -> list[np.ndarray]:
         return []

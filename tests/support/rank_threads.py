@@ -31,8 +31,13 @@ class ThreadGroup(AllreduceGroup):
     def allreduce(self, values):
         values[...] = self.sum(values.copy())
 
-    def exchange(self, parts):
-        return np.stack([given[self.rank] for given in self.gather(parts)])
+    def exchange(self, name, vector, counts, lengths):
+        assert len(vector) == sum(counts)
+        gathered = self.gather((name, np.split(vector.copy(), np.cumsum(counts)[:-1])))
+        assert {given for given, _ in gathered} == {name}
+        received = [parts[self.rank] for _, parts in gathered]
+        assert [len(part) for part in received] == lengths
+        return np.concatenate(received)
 
     def sum(self, values):
         gathered = self.gather(values)

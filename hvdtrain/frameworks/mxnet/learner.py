@@ -31,7 +31,7 @@ from hvdtrain.frameworks.mxnet.optimizer import MXNetAverages, OptimizerStates, 
 from hvdtrain.frameworks.mxnet.own_optimizer import OwnStates, settings_of, task_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.own_optimizers import KIND, is_of_kind, with_kind, with_optimizer
-from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss, Types, type_of
 from hvdtrain.interfaces.learner import Evaluated, Learner, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Strategy
@@ -154,8 +154,8 @@ class MXNetSteps(ContextLearner, Engine):
     def settings(self) -> dict[str, Any]:
         return settings_of(self._trainer)
 
-    def gradient_shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(parameter.shape) for parameter in self._trainer._params]
+    def gradient_types(self) -> Types:
+        return tuple(type_of(parameter.dtype, parameter.shape) for parameter in self._trainer._params)
 
     def keep_in_shards(self, names: list[str]) -> None:
         assert isinstance(self._statistics, BlockStatistics)

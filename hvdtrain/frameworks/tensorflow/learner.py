@@ -29,7 +29,7 @@ from hvdtrain.frameworks.tensorflow.optimizer import (
 )
 from hvdtrain.frameworks.tensorflow.shards import ShardGraphs
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense, to_matrix
-from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss, Types, type_of
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
@@ -212,8 +212,8 @@ class TensorFlowLearner(Engine):
         self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
         return self._objective.rows(batch, needed_multiple(batch, self.devices, self._config.accumulate))
 
-    def gradient_shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(variable.shape) for variable in self._variables]
+    def gradient_types(self) -> Types:
+        return tuple(type_of(variable.dtype, variable.shape) for variable in self._variables)
 
     def start_statistics(self) -> list[np.ndarray]:
         return [without_half(tf.identity(variable)).numpy() for variable in self._shards.statistics]

@@ -48,7 +48,7 @@ from hvdtrain.frameworks.torch.optimizer import (
 from hvdtrain.frameworks.torch.shards import ShardStart
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.torch.task_optimizer import TaskOptimizer
-from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss
+from hvdtrain.interfaces.combining import Combined, Gradients, StepLoss, Types, type_of
 from hvdtrain.interfaces.learner import Evaluated, OptimizerState
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
@@ -126,8 +126,8 @@ class TorchSteps(Engine):
     def settings(self) -> dict[str, Any]:
         return settings_of(self._optimizer)
 
-    def gradient_shapes(self) -> list[tuple[int, ...]]:
-        return [tuple(as_real(parameter.detach()).shape) for parameter in self._combined_parameters]
+    def gradient_types(self) -> Types:
+        return tuple(type_of(real.dtype, real.shape) for real in map(as_real, self._combined_parameters))
 
     @property
     def _combined_parameters(self) -> list[nn.Parameter]:

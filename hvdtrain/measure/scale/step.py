@@ -97,8 +97,8 @@ class _Mirror(AllreduceGroup):
 
     def allreduce(self, values: np.ndarray) -> None: ...
 
-    def exchange(self, parts: np.ndarray) -> np.ndarray:
-        return parts
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        return vector
 
 
 def packing_s(method: Method, shapes: Shapes, ranks: int) -> float:

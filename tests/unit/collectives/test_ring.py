@@ -67,12 +67,41 @@ def test_every_rank_has_the_same_sum(size, kind):
         assert all(got[i].tobytes() == results[0][i].tobytes() for got in results[1:])
 
 
+def exchanged(ring, length):
+    """What a rank gets if each sends so many numbers to each."""
+    return ring.exchange("parts", np.full(length * ring.size, -1e30), *[[length] * ring.size] * 2)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_each_rank_gets_what_each_other_one_sends(size):
+    """Of any lengths, also none, several times; from the fourth rank on, some are no neighbors."""
+
+    def vector(rank, to, turn):
+        draw = np.random.default_rng([rank, to, turn])
+        return draw.random(int(draw.choice([0, 1, 1000, 3 * CHUNK_BYTES // 8 + 5])))
+
+    def job(ring):
+        for turn in range(3):
+            messages = [vector(ring.rank, rank, turn) for rank in range(size)]
+            expected = [vector(rank, ring.rank, turn) for rank in range(size)]
+            counts, lengths = ([*map(len, sent)] for sent in (messages, expected))
+            received = ring.exchange("numbers", np.concatenate(messages), counts, lengths)
+            assert received.tobytes() == np.concatenate(expected).tobytes()
+            assert ring.sum(np.ones(2)).tolist() == [size, size]
+        ring.close()
+        return "done"
+
+    assert on_every_rank(size, job) == ["done"] * size
+
+
 OPERATIONS = {
     "gradients": lambda ring: ring.allreduce(np.full(1000, -1e30, np.float32)),
     "other gradients": lambda ring: ring.allreduce(np.full(1001, -1e30, np.float32)),
     "sum": lambda ring: ring.sum(np.ones(500)),
     "gather": lambda ring: ring.gather("a" * 100),
     "weights": lambda ring: ring.broadcast_bytes(np.zeros(4000, np.uint8), 0),
+    "parts": lambda ring: exchanged(ring, 300),
+    "other parts": lambda ring: exchanged(ring, 301),
     "the end": lambda ring: ring.close(),
 }
 
@@ -89,8 +118,7 @@ def test_a_rank_that_is_elsewhere_in_its_script_ends_the_job(some, other, size):
             OPERATIONS[some if ring.rank else other](ring)
             ring.close()
         finally:  # as the end of the process
-            ring._next.close()
-            ring._previous.close()
+            ring.disconnect()
         return "done"
 
     ends = on_every_rank(size, job, timeout_s=5)
@@ -108,8 +136,7 @@ def test_a_neighbor_that_is_lost_or_silent_is_reported(is_lost, size):
     def job(ring):
         if ring.rank == 1:
             if is_lost:
-                ring._next.close()
-                ring._previous.close()
+                ring.disconnect()
             return reported.wait(0 if is_lost else 20)
         try:
             return ring.allreduce(np.ones(1_000_000, np.float32))

@@ -37,7 +37,8 @@ def batches(arrays, shards=0, steps=3):
             Batch(tuple(array[rows] for array in arrays), np.full(len(rows), 1 / 16, np.float32), 0.1, step, rows, part)
             for part, rows in enumerate(parts)
         ]
-        yield Batch((), np.ones(0), 0.1, step, np.arange(16), shards=tuple(made)) if shards else made[0]
+        nothing, by_rank = ((), np.ones(0), 0.1, step, np.arange(16)), (tuple(range(len(made))),)
+        yield Batch(*nothing, shards=tuple(made), by_rank=by_rank) if shards else made[0]
 
 
 def train(framework, patterns, options):

@@ -75,4 +75,5 @@ def batch(step, group, shards):
         for number, (rows, weights) in zip(cut.numbers, slices, strict=True)
     ]
     nothing = (), np.ones(0), LR, step, np.arange(0)
-    return Batch(*nothing, shards=tuple(parts), all_shards=tuple(range(shards))) if shards else parts[0]
+    by_rank = sharding.Assignment.contiguous(group.size, shards).by_rank
+    return Batch(*nothing, shards=tuple(parts), by_rank=by_rank) if shards else parts[0]

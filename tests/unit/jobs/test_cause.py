@@ -29,7 +29,7 @@ LOST = [
     (*FRAMES, "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1970"),
     (*FRAMES, "tensorflow.python.framework.errors_impl.UnavailableError: Collective ops is aborted by: peer down"),
     ("terminate called after throwing an instance of 'gloo::IoException'", "Fatal Python error: Aborted"),
-    (*FRAMES, "hvdtrain.errors.PeerLost: lost the ring neighbor, rank 1 on 127.0.0.1 (it closed the connection)"),
+    (*FRAMES, "hvdtrain.errors.PeerLost: lost rank 1 on 127.0.0.1 (it closed the connection)"),
     (*FRAMES, "ConnectionResetError: [Errno 104] Connection reset by peer"),
     # The root of a chain counts: this program only says in its own words that a collective failed.
     (*FRAMES, "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.",
@@ -70,7 +70,7 @@ def test_an_own_cause_is_reported_at_once(lines):
 
 
 def test_an_error_that_the_rank_handed_over_comes_before_what_it_printed():
-    ring = end(0, error=PeerLost("lost the ring neighbor, rank 1 on node1 (it closed the connection)"))
+    ring = end(0, error=PeerLost("lost rank 1 on node1 (it closed the connection)"))
     unknown = end(1, LOST[0], error=UserError("--data x: not found", "choose another", option="data"))
     assert first_cause([ring, unknown]).rank == 1
     message = "rank 1 on node1: --data x: not found; choose another; ending the others"

@@ -69,8 +69,11 @@ def test_moves_lead_to_these_numbers(counts, data):
     after = data.draw(st.permutations(counts))
     assignment, moves = moved(before, after)
     assert assignment.counts == after
-    assert len(moves) == sum(max(old - new, 0) for old, new in zip(counts, after, strict=True))
-    assert all(shard in before.by_rank[giver] for shard, giver, _ in moves)
+    assert [shard for shards in assignment.by_rank for shard in shards] == list(range(sum(counts)))
+    by_move = {shard: (giver, taker) for shard, giver, taker in moves}
+    for shard in range(sum(counts)):
+        owners = tuple(next(rank for rank, of in enumerate(one.by_rank) if shard in of) for one in (before, assignment))
+        assert by_move.get(shard, owners) == owners and (shard in by_move) == (owners[0] != owners[1])
 
 
 @pytest.mark.parametrize("noise", cases([0.02, 0.1, 0.2], short={0.2}))
@@ -175,11 +178,10 @@ def test_shards_that_move_are_recorded_and_shown(first):
     reporter = after(run, 9, [0.1, 0.1, 0.2], first)
     of_shard = "a shard takes rank 2 200 ms and rank 0 100 ms"
     why = f"{of_shard}, and the slowest rank 500 ms for those of a step instead of 800 ms"
-    assert reporter.records == [
-        {"kind": "shards", "step": first + 60, "counts": [5, 5, 2], "moved": [[10, 2, 0], [11, 2, 1]], "why": why}
-    ]
-    assert reporter.shown == [f"2 shard(s) move from rank 2 to 0-1: {why}; the ranks now have 5, 5, 2"]
-    assert run.assignment.by_rank == ((0, 1, 2, 3, 10), (4, 5, 6, 7, 11), (8, 9))
+    moves = [(4, 1, 0), (8, 2, 1), (9, 2, 1)]
+    assert reporter.records == [{"kind": "shards", "step": first + 60, "counts": [5, 5, 2], "moved": moves, "why": why}]
+    assert reporter.shown == [f"3 shard(s) move from rank 1-2 to 0-1: {why}; the ranks now have 5, 5, 2"]
+    assert run.assignment.by_rank == ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9), (10, 11))
 
 
 @pytest.mark.parametrize("run", [Run(12, 3, "off"), Run(3, 3), Run(0, 3)])

@@ -64,14 +64,14 @@ def test_a_rank_reads_the_shard_that_it_checks_after_its_own(workers):
         for batch in batches.of_epoch(Position(), 6):
             own = [shard for shard in batch.shards if not shard.is_witness]
             others = [shard for shard in batch.shards if shard.is_witness]
-            assert [shard.part for shard in own] == [0, 1] and batch.all_shards == (0, 1, 2, 3)
+            assert [shard.part for shard in own] == [0, 1] and batch.by_rank == ((0, 1), (2, 3))
             assert (batch.audit is None) == (batch.step % 2 == 0)
             assert bool(others) == bool(batch.audit and batch.audit.by == 0)
             for shard in others:
                 checked += 1
                 assert shard is batch.shards[-1] and shard.part == batch.audit.shard in (2, 3)
                 again = batches.only(batch.step, 0, batch.audit)
-                assert again.audit == batch.audit._replace(only=True) and again.all_shards == ()
+                assert again.audit == batch.audit._replace(only=True) and again.by_rank == ()
                 (same,) = again.shards
                 assert same.is_witness and same.part == shard.part and np.array_equal(same.rows, shard.rows)
                 assert np.array_equal(same.arrays[1], shard.arrays[1]) and np.array_equal(same.weights, shard.weights)

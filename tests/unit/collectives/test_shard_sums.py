@@ -1,124 +1,44 @@
-"""The sum over shards: the same bits for any ranks and any order, and exact; steps in shards, and their audits."""
+"""Steps in shards: the means of gradients and statistics, what ranks report, and audits."""
 
-import math
 from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.audits import AuditVerdict, ShardHashes, ShardsDiffer, choose, hash_shard, judge
-from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.collectives.shard_sums import ShardSums
-from hvdtrain.datasets.sharding import Assignment, bounds
+from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.combining import Gradients, ShardLoss
+from hvdtrain.interfaces.combining import Gradients, ShardLoss, type_of
 from hvdtrain.interfaces.reading import Audit, Batch
-
-SHAPES = [(3, 4), (7,), ()]
-FINITE = {"allow_nan": False, "allow_infinity": False, "width": 32}
-
-
-def float32s(**options):
-    return st.floats(**options).map(np.float32)
-
-
-def shards_of(draw_values, count):
-    """`count` shards with arrays of SHAPES, from a function of the number of values."""
-    values = [draw_values(math.prod(shape)) for _ in range(count) for shape in SHAPES]
-    arrays = [np.array(part, np.float32).reshape(shape) for part, shape in zip(values, SHAPES * count, strict=True)]
-    return [arrays[i : i + len(SHAPES)] for i in range(0, len(arrays), len(SHAPES))]
-
-
-def summed(shards, ranks, order=None, permuted=False):
-    """The sums of all shards, shared by so many ranks; checks that the ranks agree."""
-
-    def of_rank(group):
-        low, high = bounds(len(shards), group.rank, ranks)
-        local = shards[low:high][::-1] if permuted else shards[low:high]
-        return sum_over_shards(group, local, SHAPES, len(shards), np.array([len(local), 0.1 * (group.rank == 0)]))
-
-    first, *others = on_all_ranks(ranks, of_rank, order)
-    for other in others:
-        for array, expected in zip(other.arrays, first.arrays, strict=True):
-            assert array.tobytes() == expected.tobytes()
-    assert first.carried.tolist() == [len(shards), 0.1]
-    return first.arrays
-
-
-@pytest.mark.guarantee("same-bits")
-@settings(max_examples=60)
-@given(data=st.data(), count=st.integers(1, 9))
-def test_neither_ranks_nor_order_change_a_bit(data, count):
-    values = st.one_of(
-        float32s(**FINITE),
-        float32s(allow_nan=False, min_value=-(2.0**-123), max_value=2.0**-123, width=32),
-        st.just(np.float32(0)),
-    )
-    shards = shards_of(lambda n: data.draw(st.lists(values, min_size=n, max_size=n)), count)
-    ranks = data.draw(st.integers(1, count))
-    order = data.draw(st.permutations(range(ranks)))
-    alone, shared = summed(shards, 1), summed(shards, ranks, order, permuted=True)
-    for array, expected in zip(shared, alone, strict=True):
-        assert array.tobytes() == expected.tobytes()
-
-
-@pytest.mark.guarantee("same-bits")
-@settings(max_examples=60)
-@given(seed=st.integers(0, 999), count=st.integers(1, 16), spread=st.integers(0, 12))
-def test_the_error_is_below_one_rounding_of_float32(seed, count, spread):
-    """For elements within 2^`spread` of the largest; smaller ones have the same absolute error."""
-    draw = np.random.default_rng(seed)
-    shards = shards_of(lambda n: draw.uniform(-1, 1, n) * 2.0 ** -draw.integers(0, spread + 1, n), count)
-    for number, total in enumerate(summed(shards, 1)):
-        elements = np.array([shard[number].ravel() for shard in shards], np.float64)
-        for exact, value in zip(map(math.fsum, elements.T), total.ravel(), strict=True):
-            largest = np.abs(elements).max()
-            assert abs(value - exact) <= count * 2.0**-50 * largest
-            if abs(exact) > 2.0**-20 * largest:
-                assert abs(value - exact) < np.spacing(np.float32(abs(exact))) / 2
-
-
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
-def test_an_element_that_is_not_finite_makes_its_array_nan_and_no_other(bad):
-    shards = shards_of(lambda n: np.ones(n), 4)
-    shards[2][1][3] = bad
-    for sums in (summed(shards, 1), summed(shards, 3)):
-        assert np.isnan(sums[1]).all()
-        assert (sums[0] == 4).all() and sums[2] == 4
-
-
-def test_the_largest_and_the_smallest_numbers():
-    largest, smallest = np.finfo(np.float32).max, np.float32(1e-45)
-    for value in (largest, smallest):
-        shards = [[np.full(2, value)] for _ in range(8)]
-        assert (sum_over_shards(SingleProcess(), shards, [(2,)], 8).arrays[0] == 8 * np.float64(value)).all()
-
 
 NAN = float("nan")
 NOTHING = np.zeros(0), np.zeros(0, np.float32), 0.1, 7, np.zeros(0, np.int64)
+PAIR = (type_of("float32", (2,)),)
 
 
-def step_of(*shards, all_shards=()):
-    """A step in which a rank computes these shards, in this order."""
+def step_of(*shards, by_rank=None):
+    """A step in which a rank computes these shards, in this order. by_rank: those of all ranks; else it is alone."""
     parts = tuple(Batch(*NOTHING, part=shard) for shard in shards)
-    return Batch(*NOTHING, shards=parts, all_shards=all_shards)
+    return Batch(*NOTHING, shards=parts, by_rank=by_rank or (shards,))
 
 
-def combined(*shards_by_rank, all_shards=(), values=(), groups=()):
+def combined(*shards_by_rank, expected=None, values=(), groups=()):
     """What each rank combines, or its error, if ranks compute these shards. values: losses by shard; else its number.
 
-    groups: attributes of each rank's group.
+    expected: the shards that ranks should compute, if they are others. groups: attributes of each rank's group.
     """
+    by_rank = tuple(tuple(sorted(shards)) for shards in expected or shards_by_rank)
 
     def of_rank(group):
         for name, value in (groups[group.rank] if groups else {}).items():
             setattr(group, name, value)
-        sums, shards = ShardSums(group, 5, [(2,)]), shards_by_rank[group.rank]
-        sums.begin(step_of(*shards, all_shards=all_shards), [])
+        sums, shards = ShardSums(group, 5, PAIR), shards_by_rank[group.rank]
+        sums.begin(step_of(*shards, by_rank=by_rank), [])
         for shard in shards:
             sums.add(Gradients(values[shard] if values else shard, [np.full(2, shard, np.float32)], []))
         try:
@@ -131,7 +51,7 @@ def combined(*shards_by_rank, all_shards=(), values=(), groups=()):
 
 def test_every_rank_knows_all_losses_and_who_computed_them():
     expected = [ShardLoss(shard, rank, shard) for shard, rank in enumerate([1, 0, 2, 0, 1])]
-    for result, _ in combined([3, 1], [0, 4], [2], all_shards=range(5)):
+    for result, _ in combined([3, 1], [0, 4], [2]):
         assert result.loss == expected
         assert result.arrays[0].tolist() == [2, 2]
 
@@ -143,7 +63,7 @@ def test_losses_keep_their_bits_and_one_that_is_not_finite_stays_alone():
 
 
 def test_a_last_batch_has_shards_without_rows():
-    for result, _ in combined([0], [4], [], all_shards=(0, 4)):
+    for result, _ in combined([0], [4], []):
         assert [(loss.shard, loss.rank) for loss in result.loss] == [(0, 0), (4, 1)]
         assert result.arrays[0].tolist() == [np.float32(0.8)] * 2, "the third rank takes part"
 
@@ -154,10 +74,12 @@ def test_a_last_batch_has_shards_without_rows():
         (([0, 1], [1, 2], [3, 4]), "shard 1 of step 7 was computed by 2 ranks"),
         (([0, 1, 1], [2], [3, 4]), "shard 1 of step 7 was computed by 2 ranks"),
         (([0, 1], [2], [4]), "shard 3 of step 7 was computed by no rank"),
+        (([0, 1], [], [3, 4]), "shard 2 of step 7 was computed by no rank"),
+        (([0, 2], [1], [3, 4]), "shard 1 of step 7 was computed by another rank than its own"),
     ],
 )
-def test_a_shard_that_is_not_computed_once_ends_the_step_on_all_ranks(shards_by_rank, problem):
-    for error, _ in combined(*shards_by_rank, all_shards=range(5)):
+def test_a_shard_that_is_not_computed_once_by_its_rank_ends_the_step_on_all_ranks(shards_by_rank, problem):
+    for error, _ in combined(*shards_by_rank, expected=((0, 1), (2,), (3, 4))):
         assert isinstance(error, str) and problem in error
 
 
@@ -167,7 +89,7 @@ def test_the_ranks_agree_on_the_newest_membership_that_all_know():
 
 
 def test_gradients_are_means_over_all_shards_and_statistics_over_those_with_rows():
-    step = ShardSums(SingleProcess(), 4, [(2,)])
+    step = ShardSums(SingleProcess(), 4, PAIR)
     step.begin(step_of(0, 1), [np.array([1.0, 1.0]), np.array(7)])
     step.add(Gradients(1.0, [np.array([1, 2], np.float32)], [np.array([2.0, 1.0]), np.array(8)]))
     step.add(Gradients(1.0, [np.array([3, 2], np.float32)], [np.array([4.0, 1.0]), np.array(8)]))
@@ -180,7 +102,7 @@ def test_gradients_are_means_over_all_shards_and_statistics_over_those_with_rows
 def test_statistics_that_no_shard_changes_keep_their_bits():
     mask = np.array([-np.inf, 0, 1e-40, 3e38, np.nan, -0.0], np.float32)
     numbers = np.array([2**60 + 1, -5])
-    step = ShardSums(SingleProcess(), 3, [])
+    step = ShardSums(SingleProcess(), 3, ())
     step.begin(step_of(0, 1, 2), [mask, numbers])
     for _ in range(3):
         step.add(Gradients(1.0, [], [mask.copy(), numbers + [0, 1]]))
@@ -191,7 +113,7 @@ def test_statistics_that_no_shard_changes_keep_their_bits():
 
 def test_statistics_become_finite_where_they_do_in_all_shards():
     """As a minimum of values before its first one: those of layers for quantization begin so."""
-    step = ShardSums(SingleProcess(), 2, [])
+    step = ShardSums(SingleProcess(), 2, ())
     step.begin(step_of(0, 1), [np.array([np.inf, np.inf, np.inf, -np.inf, 1], np.float32)])
     for values in ([2, 0, 3, -np.inf, 1.5], [4, 0, np.inf, -np.inf, 2]):
         step.add(Gradients(1.0, [], [np.array(values, np.float32)]))
@@ -268,8 +190,9 @@ def audited(audit, loss=1.0, gradient=1.0, mean=2.0, only=False):
         shards = [] if only else [Batch(*NOTHING, part=shard) for shard in SHARDS_OF_RANK[group.rank]]
         if only or group.rank == audit.by:
             shards.append(Batch(*NOTHING, part=audit.shard, is_witness=True))
-        sums = ShardSums(group, 4, [(2,)])
-        step = Batch(*NOTHING, shards=tuple(shards), all_shards=() if only else (0, 1, 2, 3), audit=audit)
+        sums = ShardSums(group, 4, PAIR)
+        by_rank = () if only else tuple(map(tuple, SHARDS_OF_RANK))
+        step = Batch(*NOTHING, shards=tuple(shards), by_rank=by_rank, audit=audit)
         sums.begin(step, [np.zeros(1, np.float32)])
         for shard in shards:
             is_checked = shard.is_witness and group.rank == audit.by

@@ -1,15 +1,16 @@
 """What sums of gradients cost whose bits do not depend on the number of ranks: bytes, time and error of several ways.
 
-usage: python benchmarks/exact_sum.py [--ranks N...] [--networks NAME...] [--output FILE]
+usage: python benchmarks/shard_sums.py [--ranks N...] [--networks NAME...] [--output FILE]
 
 The gradients of 8 shards, for LeNet, ResNet-20 and 25 million parameters, are summed by Horovod's ranks over Gloo and
 over MPI; each rank has its shards' gradients as float32 arrays in memory. The ways:
 
 - float32: the sum of the rank's shards, and an allreduce of it, as without --shards. Its bits depend on the ranks.
-- grid: `hvdtrain.collectives.exact_sum.sum_over_shards`, which --shards uses: the largest magnitudes, and an allreduce
-  of float64 multiples of a common grid.
-- tree: float64 sums by a fixed binary tree over the shards: an alltoall of the ranks' subtrees, each rank adds its part
-  of the elements, and an allgather of the float32 results. Numbers of ranks that are powers of two have whole subtrees.
+- tree: float32 sums by a binary tree over the shards (`hvdtrain.collectives.tree_sum`), which --shards uses: an
+  exchange of the sums of the ranks' subtrees, each rank adds its part of the elements, and an exchange of the results.
+- tree64: the same in float64.
+- grid: an exact sum. The largest magnitudes, and an allreduce of float64 multiples of a grid that all elements of an
+  array share.
 - gather: an allgather of all shards, which each rank adds in their order, in float64.
 - integers: the largest magnitudes, and an allreduce of 64-bit fixed-point numbers.
 
@@ -30,21 +31,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.tree_sum import TreeSum
+from hvdtrain.datasets.sharding import Assignment
+from hvdtrain.frameworks.preparation import keep_freed_memory
+from hvdtrain.interfaces.combining import type_of
+from hvdtrain.interfaces.strategy import Group
 from hvdtrain.jobs.launchers import mpirun_here
 from hvdtrain.measure.bench.strategies import environment, launched_here
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import record
 
-SHARDS = 8
+SHARDS, CHUNK = 8, 1 << 15
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "LeNet": [shape for _, shape in NETWORKS["cifar_lenet"].for_data((3, 32, 32), 10, "cifar_lenet").parameters()],
     "ResNet-20": [shape for _, shape in NETWORKS["resnet20"].for_data((3, 32, 32), 10, "resnet20").parameters()],
@@ -62,11 +66,8 @@ Shards = list[list[np.ndarray]]
 """The gradients of each shard of a rank, float32."""
 
 
-class Messages:
-    """Horovod's collectives on NumPy arrays, with the bytes that this rank sends and the seconds that they take.
-
-    It is also a group, as `sum_over_shards` needs it.
-    """
+class Messages(Group):
+    """Horovod's collectives on NumPy arrays, with the bytes that this rank sends and the seconds that they take."""
 
     def __init__(self) -> None:
         import horovod.torch as hvd
@@ -87,12 +88,10 @@ class Messages:
         add = lambda tensor: self._hvd.allreduce(tensor, op=self._hvd.Sum, name=name)  # noqa: E731
         return self._timed(2 * values.nbytes / self.size, lambda: add(self._torch.from_numpy(values)).numpy())
 
-    def alltoall(self, values: np.ndarray, parts: list[int]) -> np.ndarray:
-        """What all ranks send to this one. parts: elements of `values` for each rank."""
-        splits, name = self._torch.tensor(parts, dtype=self._torch.int32), f"alltoall.{len(values)}"
-        exchange = lambda tensor: self._hvd.alltoall(tensor, splits=splits, name=name)[0]  # noqa: E731
-        sent = values.nbytes / self.size
-        return self._timed(sent, lambda: exchange(self._torch.from_numpy(values)).numpy())
+    def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
+        """See `Group.exchange`."""
+        sent = vector.itemsize * (sum(counts) - counts[self.rank]) / (self.size - 1)
+        return self._timed(sent, lambda: self.group.exchange(name, vector, counts, lengths))
 
     def allgather(self, values: np.ndarray) -> np.ndarray:
         """The values of all ranks, one after the other."""
@@ -100,7 +99,7 @@ class Messages:
         gather = lambda tensor: self._hvd.allgather(tensor, name=name)  # noqa: E731
         return self._timed(values.nbytes, lambda: gather(self._torch.from_numpy(values)).numpy())
 
-    def _timed(self, sent_to_each: float, exchange: Callable[[], np.ndarray]) -> np.ndarray:
+    def _timed(self, sent_to_each: float, exchange: Callable[[], Any]) -> Any:
         """The result of an exchange, in which this rank sends so many bytes for each of the others."""
         began = time.perf_counter()
         result = exchange()
@@ -121,26 +120,52 @@ def by_float32(messages: Messages, shards: Shards) -> np.ndarray:
     return messages.allreduce(total)
 
 
-def by_grid(messages: Messages, shards: Shards) -> np.ndarray:
-    """The sums over all shards, float32, as with --shards."""
-    shapes = [array.shape for array in shards[0]]
-    return flat(sum_over_shards(messages, shards, shapes, SHARDS).arrays).astype(np.float32)  # type: ignore[arg-type]
-
-
 def by_tree(messages: Messages, shards: Shards) -> np.ndarray:
-    """The sums over all shards, float32, in the order of a binary tree."""
-    subtree = added_in_pairs([flat(arrays) for arrays in shards])
-    ends = [len(subtree) * rank // messages.size for rank in range(messages.size + 1)]
-    parts = [end - begin for begin, end in pairwise(ends)]
-    received = messages.alltoall(subtree, parts).reshape(messages.size, -1)
-    return messages.allgather(added_in_pairs(list(received)).astype(np.float32))
+    """The sums over all shards, float32, as with --shards."""
+    return flat(tree_sums(messages, shards, "float32"))
 
 
-def added_in_pairs(values: list[np.ndarray]) -> np.ndarray:
-    """The sum of vectors by a binary tree, float64; their number is a power of two."""
-    while len(values) > 1:
-        values = [np.add(*pair, dtype=np.float64) for pair in zip(values[::2], values[1::2], strict=True)]
-    return values[0].astype(np.float64, copy=False)
+def by_tree64(messages: Messages, shards: Shards) -> np.ndarray:
+    """The sums over all shards, rounded once to float32."""
+    return flat(tree_sums(messages, shards, "float64")).astype(np.float32)
+
+
+def tree_sums(messages: Messages, shards: Shards, kind: str) -> list[np.ndarray]:
+    """Those of all arrays, by a binary tree over the shards, in this type."""
+    by_rank = Assignment.contiguous(messages.size, SHARDS).by_rank
+    sums = TreeSum(messages, by_rank, tuple(type_of(kind, array.shape) for array in shards[0]), 1)
+    for shard, arrays in zip(by_rank[messages.rank], shards, strict=True):
+        sums.add(shard, arrays)
+    sums.exchange(np.zeros(1))
+    return sums.total()
+
+
+def by_grid(messages: Messages, shards: Shards) -> np.ndarray:
+    """The sums over all shards, float32, of values rounded to a grid: exact in float64, in any order.
+
+    (x + M) - M with M = 1.5 * 2^e rounds x to a multiple of 2^(e - 52) as long as |x| <= 2^(e - 1). Sums of such
+    multiples are exact while they stay below 2^(e + 1).
+    """
+    bounds = exponents(messages, shards) + max(1, math.ceil(math.log2(SHARDS)) - 1)
+    totals = []
+    for arrays, bound in zip(zip(*shards, strict=True), bounds, strict=True):
+        total, rounded = np.zeros(arrays[0].size), np.empty(min(arrays[0].size, CHUNK))
+        for begin in range(0, total.size, CHUNK):
+            chunk = total[begin : begin + CHUNK]
+            for array in arrays:
+                values = rounded[: chunk.size]
+                np.add(array.reshape(-1)[begin : begin + CHUNK], np.ldexp(1.5, bound), values, dtype=np.float64)
+                values -= np.ldexp(1.5, bound)
+                chunk += values
+        totals.append(total)
+    return messages.sum(np.concatenate(totals)).astype(np.float32)
+
+
+def exponents(messages: Messages, shards: Shards) -> np.ndarray:
+    """By array the smallest x with all elements of all shards below 2^x."""
+    largest = np.zeros((messages.size, len(shards[0])))
+    largest[messages.rank] = [np.abs(flat(arrays)).max() for arrays in zip(*shards, strict=True)]
+    return np.frexp(messages.sum(largest.ravel()).reshape(largest.shape).max(0))[1]
 
 
 def by_gather(messages: Messages, shards: Shards) -> np.ndarray:
@@ -154,12 +179,7 @@ def by_gather(messages: Messages, shards: Shards) -> np.ndarray:
 
 def by_integers(messages: Messages, shards: Shards) -> np.ndarray:
     """The sums over all shards, float32, as 64-bit fixed-point numbers."""
-    largest = np.zeros((messages.size, len(shards[0])))
-    largest[messages.rank] = [
-        max(float(np.abs(array).max()) for array in arrays) for arrays in zip(*shards, strict=True)
-    ]
-    _, bounds = np.frexp(messages.sum(largest.ravel()).reshape(largest.shape).max(0))
-    digits = 62 - math.ceil(math.log2(SHARDS)) - bounds  # after the binary point
+    digits = 62 - math.ceil(math.log2(SHARDS)) - exponents(messages, shards)  # after the binary point
     places = np.repeat(digits, [array.size for array in shards[0]])
     total = np.zeros(len(places), np.int64)
     for arrays in shards:
@@ -169,8 +189,9 @@ def by_integers(messages: Messages, shards: Shards) -> np.ndarray:
 
 WAYS = {
     "float32": by_float32,
-    "grid": by_grid,
     "tree": by_tree,
+    "tree64": by_tree64,
+    "grid": by_grid,
     "gather": by_gather,
     "integers": by_integers,
 }
@@ -190,6 +211,7 @@ def make_shards(shapes: list[tuple[int, ...]], rank: int, size: int) -> Shards:
 
 def measure_ranks(networks: list[str], output: Path) -> None:
     """On each rank of a job: measure all ways; rank 0 writes the figures by network and way."""
+    keep_freed_memory()  # as training does
     messages = Messages()
     figures: dict[str, dict[str, Any]] = {}
     for network in networks:
@@ -236,9 +258,9 @@ def measure(
 def main() -> None:
     """Run one job for each library and number of ranks, and print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", nargs="+", type=int, choices=(2, 4, 8), default=[2, 4], help="default: 2 4")
+    parser.add_argument("--ranks", nargs="+", type=int, choices=range(2, 9), default=[2, 3, 4], help="default: 2 3 4")
     parser.add_argument("--networks", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--output", type=Path, default=Path("runs/exact-sum.md"), help="file for the tables")
+    parser.add_argument("--output", type=Path, default=Path("runs/shard-sums.md"), help="file for the tables")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:

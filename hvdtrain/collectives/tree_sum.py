@@ -1,0 +1,196 @@
+"""The sum over all shards of a global batch (`--shards`) in a fixed order: the same bits on any number of ranks.
+
+Additions of the same numbers in the same order give the same bits, whoever makes them. The order is a binary tree over
+the numbers of the shards: node (l, i) is the sum of the shards from i 2^l to (i + 1) 2^l - 1, which is that of its two
+halves. Shards without rows are absent, and a node with one half is that half.
+
+A rank adds its shards as they are computed, and so has the sums of subtrees: for a range of shards, at most two of each
+level. It sends each in parts of the elements to the ranks that add those parts, in the order of the tree; then each
+rank sends its part of the total to all. With two ranks, both add all elements: no more bytes if each has one subtree,
+and one message less.
+
+Each element of a shard takes part in at most log2(V) additions for V shards, which round their results, in float32 by
+at most 2^-24 of them. So the sum differs from the exact one by at most log2(V) 2^-24 sum |x|, but for terms of 2^-48
+(Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from hvdtrain.collectives.mean import views
+from hvdtrain.interfaces.combining import Types
+from hvdtrain.interfaces.reading import ShardsByRank
+from hvdtrain.interfaces.strategy import Group
+
+T = TypeVar("T")
+Node = tuple[int, int]
+"""Level and index of the root of a subtree."""
+NAME = "a binary tree, in float32"
+"""In records: runs with another sum have other bits."""
+NOTHING = np.empty(0)
+
+
+class Tree:
+    """The order in which shards with these numbers are added."""
+
+    def __init__(self, shards: Iterable[int]) -> None:
+        present = list(shards)
+        self._height = max(present, default=0).bit_length()
+        self._nodes = {(level, shard >> level) for shard in present for level in range(self._height)}
+
+    def insert(self, sums: dict[Node, T], node: Node, value: T, add: Callable[[T, T], T]) -> None:
+        """Add the sum of a node to those of others; two halves of one node are replaced by their sum.
+
+        add: called with the left half and the right one.
+        """
+        level, index = node
+        while level < self._height:
+            sibling = (level, index ^ 1)
+            if sibling in sums:
+                other = sums.pop(sibling)
+                value = add(other, value) if index % 2 else add(value, other)
+            elif sibling in self._nodes:
+                break
+            level, index = level + 1, index >> 1
+        sums[level, index] = value
+
+    def subtrees(self, shards: Iterable[int]) -> list[Node]:
+        """The largest subtrees that have no other shards than these."""
+        sums: dict[Node, None] = {}
+        for shard in shards:
+            self.insert(sums, (0, shard), None, lambda *_: None)
+        return sorted(sums)
+
+
+@functools.lru_cache(maxsize=8)  # asked for in each step
+def _order(by_rank: ShardsByRank) -> tuple[Tree, list[list[Node]]]:
+    """The tree over the shards of all ranks, and the subtrees of each rank."""
+    tree = Tree(itertools.chain.from_iterable(by_rank))
+    return tree, [tree.subtrees(of_rank) for of_rank in by_rank]
+
+
+class Sum(NamedTuple):
+    """The sum of a subtree, or a part of its elements."""
+
+    arrays: list[np.ndarray]
+    memory: np.ndarray = NOTHING
+    """Of the arrays, float64; nothing for those of a single shard, which belong to the framework."""
+
+
+class MessageLayout:
+    """How arrays of these types lie in a message, of float64 words: after the room, float64 first, and then float32."""
+
+    def __init__(self, types: Types, room: int) -> None:
+        self._types, self.room = types, room
+        doubles, singles = (sum(math.prod(one.shape) for one in types if one.base == of) for of in (float, np.float32))
+        self._middle = room + doubles
+        self.length = self._middle + -(-singles // 2)
+
+    def new(self) -> Sum:
+        """Arrays whose values are to be set, in a message of their own."""
+        message = np.empty(self.length)
+        message[-1:] = 0  # half of it may belong to no array
+        return Sum(self.arrays(message[self.room :]), message)
+
+    def elements(self, words: np.ndarray, first: int) -> list[np.ndarray]:
+        """The float64 elements in words of a message, and the float32 ones. first: the number of the first word."""
+        doubles = max(self._middle - first, 0)
+        return [words[:doubles], words[doubles:].view(np.float32)]
+
+    def arrays(self, words: np.ndarray) -> list[np.ndarray]:
+        """All words after the room as arrays."""
+        of_type = {
+            elements.dtype: iter(views(elements, [one.shape for one in self._types if one.base == elements.dtype]))
+            for elements in self.elements(words, self.room)
+        }
+        return [next(of_type[one.base]) for one in self._types]
+
+
+_layout = functools.lru_cache(maxsize=8)(MessageLayout)
+
+
+class TreeSum:
+    """The sum over the shards of a step: `add` this rank's, `exchange` the sums of all ranks, and take the `total`.
+
+    by_rank: the numbers of each rank's shards. types: of the arrays of a shard. room: words of a report.
+    """
+
+    def __init__(self, group: Group, by_rank: ShardsByRank, types: Types, room: int) -> None:
+        self._group, self._layout = group, _layout(types, room)
+        self._tree, self._subtrees = _order(by_rank)
+        self._sums: dict[Node, Sum] = {}
+        size, words = group.size, self._layout.length - room
+        ends = [room + words * rank // size for rank in range(size + 1)]
+        self._adds_all = size <= 2 or words < size
+        self._parts = [(room, self._layout.length)] * size if self._adds_all else [*itertools.pairwise(ends)]
+        """The words of a message that each rank adds: the first, and one past the last."""
+
+    def add(self, shard: int, arrays: list[np.ndarray]) -> None:
+        """Add a shard's arrays, of any types of floating-point numbers, which nothing may change until `exchange`."""
+        self._insert((0, shard), Sum(arrays))
+
+    def _insert(self, node: Node, value: Sum) -> None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._tree.insert(self._sums, node, value, self._added)
+
+    def _added(self, left: Sum, right: Sum) -> Sum:
+        """The sum of two, in the memory of one of them."""
+        total = left if len(left.memory) else right if len(right.memory) else self._layout.new()
+        for one, other, result in zip(left.arrays, right.arrays, total.arrays, strict=True):
+            np.add(one, other, result, dtype=result.dtype, casting="same_kind")
+        return total
+
+    def exchange(self, report: np.ndarray) -> np.ndarray:
+        """Send this rank's sums to those that add them; returns the reports of all ranks. A collective.
+
+        report: what this rank says about its shards, float64 (room,). Returns float64 (ranks, room).
+        """
+        rank, room, (first, end) = self._group.rank, len(report), self._parts[self._group.rank]
+        own, self._sums = [self._message(node) for node in self._subtrees[rank]], {}
+        sent = [[report, *(message[low:high] for message in own)] for low, high in self._parts]
+        if self._adds_all and len(own) == 1:  # without a copy
+            own[0][:room] = report
+            sent = [own] * len(sent)
+        sent[rank] = []
+        vectors = [*itertools.chain.from_iterable(sent)]
+        vector = vectors[0] if len(vectors) == 1 else np.concatenate([NOTHING, *vectors])
+        lengths = [(room + len(nodes) * (end - first)) * (other != rank) for other, nodes in enumerate(self._subtrees)]
+        received = self._group.exchange("shards", vector, [sum(map(len, each)) for each in sent], lengths)
+        reports = np.empty((len(lengths), room))
+        for other, nodes in enumerate(self._subtrees):
+            if other == rank:
+                reports[other], parts = report, [message[first:end] for message in own]
+            else:
+                message, received = np.split(received, [lengths[other]])
+                reports[other], parts = message[:room], [*message[room:].reshape(len(nodes), end - first)]
+            for node, words in zip(nodes, parts, strict=True):
+                self._insert(node, Sum(self._layout.elements(words, first), words))
+        return reports
+
+    def _message(self, node: Node) -> np.ndarray:
+        """A sum of this rank in a message; zeros where it is missing, as the report says."""
+        known = self._sums.get(node, Sum([]))
+        if len(known.memory):
+            return known.memory
+        made = self._layout.new()
+        for number, copy in enumerate(made.arrays):
+            copy[...] = known.arrays[number] if known.arrays else 0
+        return made.memory
+
+    def total(self) -> list[np.ndarray]:
+        """The sum over all shards, with NaN in one pattern, if the reports have each shard once. A collective."""
+        ((_, words),) = self._sums.values()
+        if not self._adds_all:
+            lengths = [end - first for first, end in self._parts]
+            words = self._group.exchange("sums", np.tile(words, len(lengths)), [len(words)] * len(lengths), lengths)
+        for elements in self._layout.elements(words, self._layout.room):
+            if elements.size and np.isnan(elements.max()):
+                elements[np.isnan(elements)] = np.nan
+        return self._layout.arrays(words)
