@@ -74,7 +74,7 @@ def assignments(draw):
 @pytest.mark.guarantee("same-bits")
 @settings(max_examples=150)
 @given(by_rank=assignments(), seed=st.integers(0, 999))
-def test_any_ranks_have_the_bits_of_one_process(by_rank, seed):
+def test_any_ranks_and_any_values_have_the_bits_of_one_process(by_rank, seed):
     shards, before = drawn(seed, MOST), drawn(seed, MOST)
     alone = tuple(sorted(shard for of_rank in by_rank for shard in of_rank))
     assert summed(shards, by_rank) == summed(shards, (alone,))
