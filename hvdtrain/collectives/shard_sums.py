@@ -7,7 +7,7 @@ computed exactly once, and whether two ranks computed the same bits for the shar
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import SupportsFloat
 
 import numpy as np
@@ -45,32 +45,22 @@ class ShardSums:
     def __init__(self, group: Group, shards: int, parameters: Types) -> None:
         self._group, self._shards, self._parameters = group, shards, parameters
         self._report_type = report_type(shards)
-        self._start: list[np.ndarray] = []
-        self._infinite: list[int] = []
-        """Which of these have elements that are not finite, as of a mask, or of a minimum before its first value."""
-        self._losses: list[tuple[int, SupportsFloat]] = []
-        """Of the shards that were added, with their numbers."""
-        self._remaining: Iterator[Batch] = iter(())
-        """Shards that are still to be added."""
-        self._hash = 0
-        """Of the audited shard, if this rank has it."""
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
-        self._step, self._start = step, list(statistics)
-        self._infinite = [number for number, array in enumerate(self._start) if not np.isfinite(array).all()]
-        started = [*self._start, *(self._start[number] for number in self._infinite)]
-        types = (*self._parameters, *(np.dtype((np.float64, array.shape)) for array in started))
+        self._step, self._start, self._remaining = step, list(statistics), iter(step.shards or ())
+        # Without elements that are not finite, as of a mask, or of a minimum before its first value.
+        self._bases = [np.where(np.isfinite(array), array, array.dtype.type(0)) for array in self._start]
+        types = (*self._parameters, *(np.dtype((np.float64, array.shape)) for array in self._start))
         self._sums = TreeSum(self._group, step.by_rank, types, self._report_type.itemsize // 8)
-        self._losses, self._hash, self._remaining = [], 0, iter(step.shards or ())
+        self._losses: list[tuple[int, SupportsFloat]] = []
+        self._hash = 0  # of the audited shard, if this rank computes it
 
     def add(self, gradients: Gradients) -> None:
         """Add the step's next shard."""
         shard, audit = next(self._remaining), self._step.audit
-        changes = [_change(before, after) for before, after in zip(self._start, gradients.statistics, strict=True)]
-        pairs = [(self._start[number], gradients.statistics[number]) for number in self._infinite]
-        became_finite = [(np.isfinite(after) & ~np.isfinite(before)).astype(np.float64) for before, after in pairs]
-        arrays = [*gradients.arrays, *changes, *became_finite]
+        pairs = zip(gradients.statistics, self._bases, strict=True)
+        arrays = [*gradients.arrays, *(np.subtract(after, base, dtype=np.float64) for after, base in pairs)]
         if audit and audit.shard == shard.part:
             self._hash = hash_shard(float(gradients.loss), arrays)
         if not shard.is_witness:
@@ -88,16 +78,11 @@ class ShardSums:
         reports = self._sums.exchange(self._report().view(np.float64))
         losses = self._read(reports.view(self._report_type)[:, 0])
         arrays = self._sums.total()
-        means, changes = arrays[: len(self._parameters)], arrays[len(self._parameters) :]
-        for number, mean in enumerate(means):
-            means[number] = np.divide(mean, self._shards, mean)
-        changes = [change / len(losses) for change in changes]
-        statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=False)]
-        for number, ended in zip(self._infinite, changes[len(self._start) :], strict=True):
-            # Where all shards have a finite value now; else one that is infinite makes the mean infinite.
-            before = self._start[number]
-            statistics[number] = np.where(np.isfinite(before) | (ended == 1), statistics[number], before)
-        return Combined(means, statistics, losses)
+        means, totals = arrays[: len(self._parameters)], arrays[len(self._parameters) :]
+        for mean in means:
+            np.divide(mean, mean.dtype.type(self._shards), mean)
+        changes = zip(self._start, self._bases, (total / len(losses) for total in totals), strict=True)
+        return Combined(means, [_changed(*change) for change in changes], losses)
 
     def _report(self) -> np.ndarray:
         """What this rank says about its shards, of `report_type` (1,)."""
@@ -138,22 +123,9 @@ class ShardSums:
         return TrainingError(problem, step=self._step.step)
 
 
-def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """after - before, float64; `after` for elements that became finite, and 0 for those that stay, finite or not."""
+def _changed(start: np.ndarray, base: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """base + change, in the type of `start`, whose elements keep their bits where nothing has changed them."""
     with np.errstate(invalid="ignore"):
-        stays = (after == before) | ((after != after) & (before != before))
-        change = np.subtract(after, _finite(before, after), dtype=np.float64)
-        return np.where(stays, 0.0, change)
-
-
-def _changed(before: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """before + change, in the type of `before`; elements without a change keep their bits."""
-    with np.errstate(invalid="ignore"):
-        total = np.add(_finite(before, change), change, dtype=np.float64)
-        rounded = np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
-    return np.where((change == 0) & np.isfinite(before), before, rounded)
-
-
-def _finite(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """`before`, with 0 in the place of elements that were not finite where `after` is."""
-    return np.where(np.isfinite(before) | ~np.isfinite(after), before, before.dtype.type(0))
+        total = np.add(base, change, dtype=np.float64)
+        rounded = np.asarray(np.rint(total) if start.dtype.kind in "iu" else total).astype(start.dtype)
+    return np.where((change == 0) & np.isfinite(start), start, rounded)

@@ -1,5 +1,6 @@
 """The sum over shards: its bits on any ranks, for any values; its error, and its memory."""
 
+import importlib
 import math
 import tracemalloc
 from fractions import Fraction
@@ -39,10 +40,11 @@ def drawn(seed, shards, types=TYPES):
     ]
 
 
-def summed(shards, by_rank, types=TYPES):
-    """The bytes of the sums of these shards, which all ranks have."""
+def summed(shards, by_rank, types=TYPES, begin=lambda: None):
+    """The bytes of the sums of these shards, which all ranks have. begin: called in the thread of each rank."""
 
     def of_rank(group):
+        begin()
         total = TreeSum(group, by_rank, types, 2)
         for shard in by_rank[group.rank]:
             total.add(shard, shards[shard])
@@ -148,6 +150,19 @@ def test_nan_has_one_pattern():
     first, second = (np.array([bits, 0], np.uint32).view(np.float32) for bits in (0xFFC12345, 0x7F812345))
     (array,) = summed([[first], [second]], ((0,), (1,)), (type_of("float32", (2,)),))
     assert array == np.array([np.nan, 0], np.float32).tobytes()
+
+
+@pytest.mark.needs("torch")
+def test_a_task_may_let_its_thread_flush_denormal_numbers():
+    """All additions are in the thread of the training, so that ranks flush what one process does."""
+    torch = importlib.import_module("torch")
+    shards = [[np.full(9, 2.0**-126 * factor, np.float32)] for factor in (1, -0.5, 1.5, -1, 0.25)]
+    sums = [
+        summed(shards, by_rank, (type_of("float32", (9,)),), begin)
+        for begin in (lambda: torch.set_flush_denormal(True), lambda: None)
+        for by_rank in (((0, 1, 2, 3, 4),), ((0, 1), (2, 3, 4)), ((0,), (1, 2), (3, 4)))
+    ]
+    assert sums[0] == sums[1] == sums[2] != sums[3] == sums[4] == sums[5]
 
 
 @pytest.mark.parametrize("shards", [1, 2, 16, 64])
