@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hvdtrain.runs.record import RunFolder as RunFolder
     from hvdtrain.tasks.progress import progress as progress
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 MODULES = {
     "Config": "config.options",

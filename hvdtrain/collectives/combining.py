@@ -28,7 +28,7 @@ class MeanOfRanks:
     _gradients: Gradients
 
     def __init__(self, config: Config, group: AllreduceGroup, types: Types, to_matrix: ToMatrix = shape_of) -> None:
-        self.mean, self._shapes = make_mean(config, group), [of_array.shape for of_array in types]
+        self.mean, self._shapes = make_mean(config, group), [shape for _, shape in types]
         self._matrices = [to_matrix(shape) for shape in self._shapes]
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:

@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 18
 OPERATIONS = ("a sum", "an exchange of values", "a copy of arrays", "an exchange of parts")
 """What ranks do together, for the header of each and for messages."""
 SILENCE_S = 1800.0
-"""How long a neighbor may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
+"""How long a rank may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
 TRY_AGAIN_S = 0.02
 SILENCE_AFTER_HANG_S = 60.0
 """With a longer --hang-timeout: how long after it."""
@@ -54,7 +54,7 @@ class RingGroup(CommunicationTime):
 
     rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
     rank 0 is a rank like the others. token: the job's secret. gives_up: see `RunningLimit`. Raises TrainingError if
-    the ring is not complete within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
+    the ranks are not connected within `start_timeout_s`, or one dies or sends nothing for `timeout_s`.
     """
 
     def __init__(
@@ -130,22 +130,22 @@ class RingGroup(CommunicationTime):
             moved = self._send(header, outgoing, sent)
             arrived = self._receive(arriving, target.data, received - start)
             if received < 0 <= received + arrived:
-                self._check(header, theirs or header, arriving)
+                self._check(theirs or header, arriving)
             sent, received = sent + moved, received + arrived
             if add and arrived and received == end:
                 chunk += target.view(into.dtype)
             if not moved and not arrived:
                 self._wait(writing=sent < len(outgoing), reading=received < into.nbytes)
 
-    def _check(self, header: bytes, expected: bytes, theirs: memoryview) -> None:
+    def _check(self, expected: bytes, arriving: memoryview) -> None:
         """Raise TrainingError unless the other rank has begun the same operation.
 
         A script that leaves its loop on one rank only is elsewhere: gradients would be read as something else.
         """
-        if theirs != expected:
+        if arriving != expected:
             raise TrainingError(
                 f"rank {self._from} and rank {self.rank} are not at the same place of their program: rank {self._from} "
-                f"begins {_described(theirs)}, rank {self.rank} {_described(header)}",
+                f"begins {_described(arriving)}, rank {self.rank} expects {_described(expected)}",
                 "let all ranks make the same calls; leave a training loop on every rank after the same step",
             )
 

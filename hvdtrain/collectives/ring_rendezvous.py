@@ -43,8 +43,8 @@ def connect_ranks(rank: RankInfo, address: Address, token: str, limit: RunningLi
         addresses, listener = (_serve if rank.rank == 0 else _join)(rank, address, token, limit)
         strangers = rank.size + MAX_STRANGERS
         with contextlib.closing(Callers(listener, token, f"ring {rank.rank}", strangers, PROOF_S)) as callers:
-            # The lower one of two ranks connects to the other, after all that are lower still have connected to itself:
-            # both sides of a connection wait for the other.
+            # Of two ranks, the lower one connects to the other. A rank first waits for all lower ones, as a connection
+            # needs both sides at the same time.
             while missing := set(range(rank.rank)) - links.keys():
                 _check(limit, callers, missing)
                 for link in callers.take(min(limit.left_s, TICK_S)):

@@ -6,7 +6,6 @@ computed exactly once, and whether two ranks computed the same bits for the shar
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import SupportsFloat
 
@@ -15,8 +14,8 @@ import numpy as np
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, hash_shard
 from hvdtrain.collectives.tree_sum import TreeSum
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss, Types
-from hvdtrain.interfaces.reading import Batch, ShardsByRank
+from hvdtrain.interfaces.combining import Combined, Gradients, ShardLoss, Types, type_of
+from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group
 
 
@@ -51,7 +50,7 @@ class ShardSums:
         self._step, self._start, self._remaining = step, list(statistics), iter(step.shards or ())
         # Without elements that are not finite, as of a mask, or of a minimum before its first value.
         self._bases = [np.where(np.isfinite(array), array, array.dtype.type(0)) for array in self._start]
-        types = (*self._parameters, *(np.dtype((np.float64, array.shape)) for array in self._start))
+        types = self._parameters + tuple(type_of(np.float64, array.shape) for array in self._start)
         self._sums = TreeSum(self._group, step.by_rank, types, self._report_type.itemsize // 8)
         self._losses: list[tuple[int, SupportsFloat]] = []
         self._hash = 0  # of the audited shard, if this rank computes it
@@ -98,10 +97,14 @@ class ShardSums:
         """The losses, from the reports of all ranks, (ranks,); sets the membership that all know."""
         step, audit = self._step, self._step.audit
         self._group.agreed_membership = min(reports["membership"].tolist())
-        computed = reports["computed"].tolist()
-        found = tuple(tuple(shard for shard, count in enumerate(row) for _ in range(count)) for row in computed)
-        if found != step.by_rank:
-            raise self._wrong(found)
+        expected = np.zeros_like(reports["computed"])
+        for rank, shards in enumerate(step.by_rank):
+            expected[rank, list(shards)] = 1
+        if len(wrong := np.argwhere(reports["computed"] != expected)):
+            rank, shard = wrong[0]
+            times = f"{reports['computed'][rank, shard]} times by rank {rank}, and not {expected[rank, shard]}"
+            problem = f"shard {shard} of step {step.step} was computed {times}, so its gradient is wrong"
+            raise TrainingError(problem, step=step.step)
         owners = {shard: rank for rank, shards in enumerate(step.by_rank) for shard in shards}
         if audit:
             hashes = {rank: int(reports["hash"][rank]) for rank in (owners[audit.shard], audit.by)}
@@ -109,18 +112,6 @@ class ShardSums:
                 raise ShardsDiffer(step.step, audit.shard, hashes)
         losses = reports["loss"].tolist()
         return [ShardLoss(shard, rank, losses[rank][shard]) for shard, rank in sorted(owners.items())]
-
-    def _wrong(self, found: ShardsByRank) -> TrainingError:
-        """What to say of the first shard that ranks have not computed as they should."""
-        pairs, expected = (
-            Counter((shard, rank) for rank, shards in enumerate(by_rank) for shard in shards)
-            for by_rank in (found, self._step.by_rank)
-        )
-        shard, _ = min((pairs - expected) | (expected - pairs))
-        count = sum(shards.count(shard) for shards in found)
-        by = {0: "by no rank", 1: "by another rank than its own"}.get(count, f"by {count} ranks")
-        problem = f"shard {shard} of step {self._step.step} was computed {by}, so its gradient is wrong"
-        return TrainingError(problem, step=self._step.step)
 
 
 def _changed(start: np.ndarray, base: np.ndarray, change: np.ndarray) -> np.ndarray:

@@ -9,9 +9,9 @@ level. It sends each in parts of the elements to the ranks that add those parts,
 rank sends its part of the total to all. With two ranks, both add all elements: no more bytes if each has one subtree,
 and one message less.
 
-Each element of a shard takes part in at most log2(V) additions for V shards, which round their results, in float32 by
-at most 2^-24 of them. So the sum differs from the exact one by at most log2(V) 2^-24 sum |x|, but for terms of 2^-48
-(Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2).
+With V shards, an element of a shard takes part in at most h = ceil(log2 V) additions. Each is rounded, in float32 by at
+most 2^-24 of its result, so the error is at most h 2^-24 sum |x|, to first order (Higham, Accuracy and Stability of
+Numerical Algorithms, 2002, section 4.2).
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from hvdtrain.interfaces.strategy import Group
 T = TypeVar("T")
 Node = tuple[int, int]
 """Level and index of the root of a subtree."""
-NAME = "a binary tree, in float32"
-"""In records: runs with another sum have other bits."""
 NOTHING = np.empty(0)
 
 
@@ -89,7 +87,9 @@ class MessageLayout:
 
     def __init__(self, types: Types, room: int) -> None:
         self._types, self.room = types, room
-        doubles, singles = (sum(math.prod(one.shape) for one in types if one.base == of) for of in (float, np.float32))
+        doubles, singles = (
+            sum(math.prod(shape) for kind, shape in types if kind is of) for of in (np.float64, np.float32)
+        )
         self._middle = room + doubles
         self.length = self._middle + -(-singles // 2)
 
@@ -106,11 +106,11 @@ class MessageLayout:
 
     def arrays(self, words: np.ndarray) -> list[np.ndarray]:
         """All words after the room as arrays."""
-        of_type = {
-            elements.dtype: iter(views(elements, [one.shape for one in self._types if one.base == elements.dtype]))
-            for elements in self.elements(words, self.room)
-        }
-        return [next(of_type[one.base]) for one in self._types]
+        of_kind = {}
+        for elements in self.elements(words, self.room):
+            shapes = [shape for kind, shape in self._types if kind is elements.dtype.type]
+            of_kind[elements.dtype.type] = iter(views(elements, shapes))
+        return [next(of_kind[kind]) for kind, _ in self._types]
 
 
 _layout = functools.lru_cache(maxsize=8)(MessageLayout)
@@ -127,9 +127,9 @@ class TreeSum:
         self._tree, self._subtrees = _order(by_rank)
         self._sums: dict[Node, Sum] = {}
         size, words = group.size, self._layout.length - room
-        ends = [room + words * rank // size for rank in range(size + 1)]
-        self._adds_all = size <= 2 or words < size
-        self._parts = [(room, self._layout.length)] * size if self._adds_all else [*itertools.pairwise(ends)]
+        parts = 1 if size <= 2 or words < size else size
+        ends = [room + words * part // parts for part in range(parts + 1)]
+        self._adds_all, self._parts = parts == 1, [*itertools.pairwise(ends)] * (size // parts)
         """The words of a message that each rank adds: the first, and one past the last."""
 
     def add(self, shard: int, arrays: list[np.ndarray]) -> None:
@@ -181,7 +181,7 @@ class TreeSum:
             return known.memory
         made = self._layout.new()
         for number, copy in enumerate(made.arrays):
-            copy[...] = known.arrays[number] if known.arrays else 0
+            np.copyto(copy, known.arrays[number] if known.arrays else 0, casting="same_kind")
         return made.memory
 
     def total(self) -> list[np.ndarray]:

@@ -10,15 +10,15 @@ import numpy as np
 from hvdtrain.interfaces.reading import Batch
 from hvdtrain.networks.description import Weights
 
-Types = tuple[np.dtype, ...]
-"""Of arrays, with their shapes: float64 or float32, as NumPy's types of the arrays of a record."""
+Types = tuple[tuple[type[np.floating[Any]], tuple[int, ...]], ...]
+"""Of arrays: float64 or float32, and their shapes."""
 Shapes = Sequence[tuple[int, int]]
 """Of each array in a vector as a matrix: rows and columns; (1, n) for an array of one dimension."""
 
 
-def type_of(dtype: object, shape: Sequence[int]) -> np.dtype:
+def type_of(dtype: object, shape: Sequence[int]) -> tuple[type[np.floating[Any]], tuple[int, ...]]:
     """The type in which arrays are added: float64 as it is, all others as float32. dtype: as its library has it."""
-    return np.dtype((np.float64 if "float64" in str(dtype) else np.float32, tuple(shape)))
+    return np.float64 if "float64" in str(dtype) else np.float32, tuple(shape)
 
 
 class ShardLoss(NamedTuple):

@@ -59,7 +59,7 @@ class Group:
         """Send each rank its part of a vector; returns what the ranks send to this one, in their order.
 
         name: of what is exchanged, the same on all ranks. vector: float64 or uint8. counts: its elements for each rank.
-        lengths: elements that each rank sends to this one, which may overwrite them.
+        lengths: elements that each rank sends to this one. The caller may change what is returned.
         """
         return vector
 

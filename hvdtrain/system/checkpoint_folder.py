@@ -108,7 +108,6 @@ class SavedArithmetic(TypedDict, total=False):
     vendor: str
     device: str
     libc: str
-    sum: str
     processor: str
     variables: dict[str, str]
     versions: dict[str, str]

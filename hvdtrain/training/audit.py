@@ -1,6 +1,6 @@
 """Audits of shards (`--audit`): counted, and when two ranks computed different bits, a third execution says who.
 
-The hashes are compared in a step's first sum, by all ranks (`collectives.shard_sums`). Where they differ, no rank makes
+All ranks compare the hashes, which come with a step's sums (`collectives.shard_sums`). Where they differ, no rank makes
 the update. All ranks then compute the shard again, each for itself, and the wrong rank is named, or leaves the job.
 """
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives import tree_sum
 from hvdtrain.config.options import Config
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.frameworks.arithmetic import threads
@@ -148,7 +147,7 @@ class BitFact(NamedTuple):
     option: str = ""
 
 
-VARIABLES, VERSIONS, SUM = "variables", "versions", "sum"
+VARIABLES, VERSIONS = "variables", "versions"
 BIT_FACTS = {
     "threads": BitFact(
         "the number of threads", "give the same --threads, and start hvdtrain before the framework", "threads"
@@ -161,7 +160,6 @@ BIT_FACTS = {
         "the variable", "set it to the same value or not at all; --isa sets those of instruction sets", "isa"
     ),
     VERSIONS: BitFact("the version of", "install the same versions"),
-    SUM: BitFact("the sum over shards", "install a build of hvdtrain with the same sum"),
 }
 
 
@@ -178,7 +176,6 @@ def arithmetic_record(config: Config, learner: Learner) -> dict[str, Any]:
         "variables": arithmetic.variables(),
         "processor": processor.model,
         "versions": stacks.deciding_versions(config.framework),
-        **({SUM: tree_sum.NAME} if config.shards else {}),
     }
 
 

@@ -133,6 +133,8 @@ class Allreduce(NamedTuple):
     """Whether its ranks agree on what is ready before each call, by a short allreduce: Horovod's do."""
     overlap: float = 0.0
     """Share of the communication hidden behind backward, of what could be; published systems have 0 to 0.75."""
+    in_turn: bool = False
+    """Whether its ranks send the messages of an exchange one after the other, which takes as long as a ring."""
 
     def agreement(self, cluster: Cluster) -> Seconds:
         """What the ranks need before each call."""
@@ -144,7 +146,7 @@ class Allreduce(NamedTuple):
             return 0.0
         link = cluster.slowest
         ratio, before_s = link.ratio(size), link.call_s + sum(self.agreement(cluster))
-        if not packed:
+        if not packed or self.in_turn:
             return ratio * (before_s + sum(self.algorithm(size, cluster)))
         more_s = 2 * self.agrees * HOROVOD_EXCHANGE * link.latency_s
         return ratio * (2 * before_s + sum(exchange(size, cluster))) + more_s
@@ -153,7 +155,7 @@ class Allreduce(NamedTuple):
 STRATEGIES = {
     "horovod": Allreduce("horovod over Gloo", horovod_over_gloo, agrees=True, overlap=0.5),
     "horovod over MPI": Allreduce("horovod over MPI", mpi, agrees=True, overlap=0.5),
-    "ring": Allreduce("ring", ring),
+    "ring": Allreduce("ring", ring, in_turn=True),
     "mpi": Allreduce("mpi", mpi),
     # gloo::AllreduceOptions uses the ring unless another algorithm is asked for, which torch.distributed does not.
     "ddp": Allreduce("gloo", ring, overlap=0.5),

@@ -36,7 +36,7 @@ def drawn(seed, shards, types=TYPES):
     singles = np.concatenate([SINGLES, OTHER_NAN, draw.normal(size=20).astype("f")])
     doubles = np.concatenate([DOUBLES, draw.normal(size=20)])
     return [
-        [draw.choice(singles if one.base == np.float32 else doubles, one.shape) for one in types] for _ in range(shards)
+        [draw.choice(singles if kind is np.float32 else doubles, shape) for kind, shape in types] for _ in range(shards)
     ]
 
 
@@ -51,7 +51,7 @@ def summed(shards, by_rank, types=TYPES, begin=lambda: None):
         reports = total.exchange(np.array([group.rank, len(by_rank[group.rank])], float))
         assert [report.tolist() for report in reports] == [[rank, len(of)] for rank, of in enumerate(by_rank)]
         arrays = total.total()
-        assert [(array.dtype, array.shape) for array in arrays] == [(one.base, one.shape) for one in types]
+        assert [(array.dtype.type, array.shape) for array in arrays] == [*types]
         return [array.tobytes() for array in arrays]
 
     first, *others = on_all_ranks(len(by_rank), of_rank)
@@ -91,18 +91,18 @@ def test_the_error_is_that_of_an_allreduce(seed, count, spread):
     """At most log2(V) roundings of the sum of all magnitudes, of any numbers that differ by powers of two."""
     draw = np.random.default_rng(seed)
 
-    def values(one):
-        return (draw.uniform(-1, 1, one.shape) * 2.0 ** -draw.integers(0, spread + 1, one.shape)).astype(one.base)
+    def values(kind, shape):
+        return (draw.uniform(-1, 1, shape) * 2.0 ** -draw.integers(0, spread + 1, shape)).astype(kind)
 
-    shards = [[values(one) for one in TYPES] for _ in range(count)]
+    shards = [[values(*one) for one in TYPES] for _ in range(count)]
     totals = summed(shards, (tuple(range(count)),))
-    for number, (one, total) in enumerate(zip(TYPES, totals, strict=True)):
+    for number, ((kind, _), total) in enumerate(zip(TYPES, totals, strict=True)):
         elements = np.array([shard[number].ravel() for shard in shards]).T
-        for value, of_shards in zip(np.frombuffer(total, one.base), elements, strict=True):
+        for value, of_shards in zip(np.frombuffer(total, kind), elements, strict=True):
             exact = sum(map(Fraction, of_shards.tolist()))
             magnitudes = float(sum(map(Fraction, np.abs(of_shards).tolist())))
             roundings = math.ceil(math.log2(count)) if count > 1 else 0
-            bound = roundings * FRACTIONS[one.base.type] * magnitudes * (1 + 2.0**-20)
+            bound = roundings * FRACTIONS[kind] * magnitudes * (1 + 2.0**-20)
             assert abs(Fraction(float(value)) - exact) <= bound
 
 

@@ -70,10 +70,10 @@ def test_a_library_chooses_the_best_of_its_algorithms_and_horovod_over_gloo_by_s
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 7])
-def test_packed_values_are_added_by_an_exchange(ranks):
+def test_packed_values_are_added_by_an_exchange_whose_messages_the_ring_sends_in_turn(ranks):
     size, cluster = 5000, one_rank_per_host(ranks)
-    for strategy in ("ring", "mpi"):
-        assert STRATEGIES[strategy].seconds(size, cluster, packed=True) == pytest.approx(sum(exchange(size, cluster)))
+    assert STRATEGIES["ring"].seconds(size, cluster, packed=True) == pytest.approx(sum(ring(size, cluster)))
+    assert STRATEGIES["mpi"].seconds(size, cluster, packed=True) == pytest.approx(sum(exchange(size, cluster)))
     # Horovod's ranks agree before each of both, and need four more latencies.
     agreement = sum(recursive_doubling(64, cluster))
     seconds = STRATEGIES["horovod"].seconds(size, cluster, packed=True)
