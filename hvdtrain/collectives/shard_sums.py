@@ -20,15 +20,11 @@ from hvdtrain.interfaces.strategy import Group
 
 
 def report_type(shards: int) -> np.dtype:
-    """What a rank reports of a step in so many shards, in words of 8 bytes."""
-    return np.dtype(
-        [
-            ("computed", "<i8", (shards,)),  # how often it has computed each shard
-            ("loss", "<f8", (shards,)),
-            ("hash", "<u8"),  # of the audited shard, if the rank has computed it
-            ("membership", "<i8"),  # the newest one that it knows
-        ]
-    )
+    """What a rank says of a step, in words of 8 bytes: how often it has computed each shard, with which loss, the hash
+    of the audited one if it has it, and the newest membership that it knows.
+    """
+    by_shard = (shards,)
+    return np.dtype([("computed", "<i8", by_shard), ("loss", "<f8", by_shard), ("hash", "<u8"), ("membership", "<i8")])
 
 
 class ShardSums:

@@ -4,10 +4,9 @@ Additions of the same numbers in the same order give the same bits, whoever make
 the numbers of the shards: node (l, i) is the sum of the shards from i 2^l to (i + 1) 2^l - 1, which is that of its two
 halves. Shards without rows are absent, and a node with one half is that half.
 
-A rank adds its shards as they are computed, and so has the sums of subtrees: for a range of shards, at most two of each
-level. It sends each in parts of the elements to the ranks that add those parts, in the order of the tree; then each
-rank sends its part of the total to all. With two ranks, both add all elements: no more bytes if each has one subtree,
-and one message less.
+A rank adds its shards as they are computed, and so has the sums of subtrees: of a range of shards, at most two of each
+level. It sends each in parts of the elements to the ranks that add those parts; then each rank sends its part of the
+total to all. Of two ranks, both add all elements: no more bytes if each has one subtree, and one message less.
 
 With V shards, an element of a shard takes part in at most h = ceil(log2 V) additions. Each is rounded, in float32 by at
 most 2^-24 of its result, so the error is at most h 2^-24 sum |x|, to first order (Higham, Accuracy and Stability of
@@ -20,19 +19,25 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from hvdtrain.collectives.mean import views
 from hvdtrain.interfaces.combining import Types
-from hvdtrain.interfaces.reading import ShardsByRank
 from hvdtrain.interfaces.strategy import Group
 
-T = TypeVar("T")
 Node = tuple[int, int]
 """Level and index of the root of a subtree."""
 NOTHING = np.empty(0)
+
+
+class Sum(NamedTuple):
+    """The sum of a subtree, or a part of its elements."""
+
+    arrays: list[np.ndarray]
+    memory: np.ndarray = NOTHING
+    """Of the arrays, float64; nothing for those of a single shard, which belong to the framework."""
 
 
 class Tree:
@@ -43,7 +48,7 @@ class Tree:
         self._height = max(present, default=0).bit_length()
         self._nodes = {(level, shard >> level) for shard in present for level in range(self._height)}
 
-    def insert(self, sums: dict[Node, T], node: Node, value: T, add: Callable[[T, T], T]) -> None:
+    def insert(self, sums: dict[Node, Sum], node: Node, value: Sum, add: Callable[[Sum, Sum], Sum]) -> None:
         """Add the sum of a node to those of others; two halves of one node are replaced by their sum.
 
         add: called with the left half and the right one.
@@ -61,25 +66,17 @@ class Tree:
 
     def subtrees(self, shards: Iterable[int]) -> list[Node]:
         """The largest subtrees that have no other shards than these."""
-        sums: dict[Node, None] = {}
+        sums: dict[Node, Sum] = {}
         for shard in shards:
-            self.insert(sums, (0, shard), None, lambda *_: None)
+            self.insert(sums, (0, shard), Sum([]), lambda left, _: left)
         return sorted(sums)
 
 
 @functools.lru_cache(maxsize=8)  # asked for in each step
-def _order(by_rank: ShardsByRank) -> tuple[Tree, list[list[Node]]]:
+def _order(by_rank: tuple[tuple[int, ...], ...]) -> tuple[Tree, list[list[Node]]]:
     """The tree over the shards of all ranks, and the subtrees of each rank."""
     tree = Tree(itertools.chain.from_iterable(by_rank))
     return tree, [tree.subtrees(of_rank) for of_rank in by_rank]
-
-
-class Sum(NamedTuple):
-    """The sum of a subtree, or a part of its elements."""
-
-    arrays: list[np.ndarray]
-    memory: np.ndarray = NOTHING
-    """Of the arrays, float64; nothing for those of a single shard, which belong to the framework."""
 
 
 class MessageLayout:
@@ -122,7 +119,7 @@ class TreeSum:
     by_rank: the numbers of each rank's shards. types: of the arrays of a shard. room: words of a report.
     """
 
-    def __init__(self, group: Group, by_rank: ShardsByRank, types: Types, room: int) -> None:
+    def __init__(self, group: Group, by_rank: tuple[tuple[int, ...], ...], types: Types, room: int) -> None:
         self._group, self._layout = group, _layout(types, room)
         self._tree, self._subtrees = _order(by_rank)
         self._sums: dict[Node, Sum] = {}

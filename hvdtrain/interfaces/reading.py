@@ -148,10 +148,6 @@ class Audit(NamedTuple):
     """Whether all ranks only compute that shard, without an update."""
 
 
-ShardsByRank = tuple[tuple[int, ...], ...]
-"""The numbers of each rank's shards."""
-
-
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
@@ -171,6 +167,6 @@ class Batch(NamedTuple):
     rows: np.ndarray
     part: int = 0
     shards: tuple[Batch, ...] | None = None
-    by_rank: ShardsByRank = ()
+    by_rank: tuple[tuple[int, ...], ...] = ()
     audit: Audit | None = None
     is_witness: bool = False

@@ -108,15 +108,9 @@ def test_the_error_is_that_of_an_allreduce(seed, count, spread):
 
 def test_the_order_is_that_of_a_binary_tree_over_the_numbers():
     """Of 5 shards without the third: ((0 + 1) + 3) + 4."""
-    order = []
-
-    def add(left, right):
-        order.append((left, right))
-        return f"({left}+{right})"
-
     tree, sums = Tree([0, 1, 3, 4]), {}
     for shard in (4, 3, 0, 1):
-        tree.insert(sums, (0, shard), f"{shard}", add)
+        tree.insert(sums, (0, shard), f"{shard}", lambda left, right: f"({left}+{right})")
     assert list(sums.values()) == ["(((0+1)+3)+4)"]
 
 
