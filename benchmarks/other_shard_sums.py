@@ -28,7 +28,7 @@ class NoSums(ShardSums):
 
     def __init__(self, group: AllreduceGroup, shards: int, parameters: Types) -> None:
         super().__init__(group, shards, parameters)
-        self._zeros = [np.zeros(one.shape, np.float32) for one in parameters]
+        self._zeros = [np.zeros(shape, np.float32) for _, shape in parameters]
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Keep the statistics, as each step leaves them."""
