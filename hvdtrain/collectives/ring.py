@@ -179,13 +179,12 @@ class RingGroup(CommunicationTime):
 
     def _wait(self, writing: bool, reading: bool) -> None:
         waiter = select.poll()
-        # The rank ahead is watched even if there is nothing to send to it, so that its end is noticed at once.
         ahead, behind = self._links[self._to].fileno(), self._links[self._from].fileno()
-        flags = {ahead: (select.POLLOUT if writing else 0) | select.POLLRDHUP}
         if reading:
-            flags[behind] = flags.get(behind, 0) | select.POLLIN
-        for link, of_link in flags.items():
-            waiter.register(link, of_link)
+            waiter.register(behind, select.POLLIN)
+        # The rank ahead is watched even if there is nothing to send to it, so that its end is noticed at once.
+        both = select.POLLIN if reading and ahead == behind else 0  # of two ranks, replaces the one before
+        waiter.register(ahead, both | (select.POLLOUT if writing else 0) | select.POLLRDHUP)
         clock = RunningTime()  # a job may be suspended for longer than the limit
         while not (events := dict(waiter.poll(min(TICK_S, self._timeout_s) * 1000))):
             clock.tick()

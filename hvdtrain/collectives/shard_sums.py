@@ -19,14 +19,6 @@ from hvdtrain.interfaces.reading import Batch
 from hvdtrain.interfaces.strategy import Group
 
 
-def report_type(shards: int) -> np.dtype:
-    """What a rank says of a step, in words of 8 bytes: how often it has computed each shard, with which loss, the hash
-    of the audited one if it has it, and the newest membership that it knows.
-    """
-    by_shard = (shards,)
-    return np.dtype([("computed", "<i8", by_shard), ("loss", "<f8", by_shard), ("hash", "<u8"), ("membership", "<i8")])
-
-
 class ShardSums:
     """A `Combiner`: the means of the gradients over all shards, and of the statistics over those with rows.
 
@@ -39,7 +31,12 @@ class ShardSums:
 
     def __init__(self, group: Group, shards: int, parameters: Types) -> None:
         self._group, self._shards, self._parameters = group, shards, parameters
-        self._report_type = report_type(shards)
+        of_shard = (shards,)
+        self._report_type = np.dtype(
+            [("computed", "<i8", of_shard), ("loss", "<f8", of_shard), ("hash", "<u8"), ("membership", "<i8")]
+        )
+        """What a rank says of a step, in words of 8 bytes: how often it has computed each shard, with which loss, the
+        hash of the audited one if it has it, and the newest membership that it knows."""
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
@@ -80,7 +77,7 @@ class ShardSums:
         return Combined(means, [_changed(*change) for change in changes], losses)
 
     def _report(self) -> np.ndarray:
-        """What this rank says about its shards, of `report_type` (1,)."""
+        """What this rank says about its shards, of the report's type, (1,)."""
         report = np.zeros(1, self._report_type)
         computed, losses = report["computed"][0], report["loss"][0]
         for shard, loss in self._losses:
@@ -98,8 +95,8 @@ class ShardSums:
             expected[rank, list(shards)] = 1
         if len(wrong := np.argwhere(reports["computed"] != expected)):
             rank, shard = wrong[0]
-            times = f"{reports['computed'][rank, shard]} times by rank {rank}, and not {expected[rank, shard]}"
-            problem = f"shard {shard} of step {step.step} was computed {times}, so its gradient is wrong"
+            times = f"{reports['computed'][rank, shard]} time(s) and not {expected[rank, shard]}"
+            problem = f"shard {shard} of step {step.step}: rank {rank} computed it {times}, so its gradient is wrong"
             raise TrainingError(problem, step=step.step)
         owners = {shard: rank for rank, shards in enumerate(step.by_rank) for shard in shards}
         if audit:

@@ -91,9 +91,8 @@ class MessageLayout:
         self.length = self._middle + -(-singles // 2)
 
     def new(self) -> Sum:
-        """Arrays whose values are to be set, in a message of their own."""
-        message = np.empty(self.length)
-        message[-1:] = 0  # half of it may belong to no array
+        """Zeros, in a message of their own."""
+        message = np.zeros(self.length)
         return Sum(self.arrays(message[self.room :]), message)
 
     def elements(self, words: np.ndarray, first: int) -> list[np.ndarray]:
@@ -110,9 +109,6 @@ class MessageLayout:
         return [next(of_kind[kind]) for kind, _ in self._types]
 
 
-_layout = functools.lru_cache(maxsize=8)(MessageLayout)
-
-
 class TreeSum:
     """The sum over the shards of a step: `add` this rank's, `exchange` the sums of all ranks, and take the `total`.
 
@@ -120,7 +116,7 @@ class TreeSum:
     """
 
     def __init__(self, group: Group, by_rank: tuple[tuple[int, ...], ...], types: Types, room: int) -> None:
-        self._group, self._layout = group, _layout(types, room)
+        self._group, self._layout = group, MessageLayout(types, room)
         self._tree, self._subtrees = _order(by_rank)
         self._sums: dict[Node, Sum] = {}
         size, words = group.size, self._layout.length - room
@@ -176,10 +172,10 @@ class TreeSum:
         known = self._sums.get(node, Sum([]))
         if len(known.memory):
             return known.memory
-        made = self._layout.new()
-        for number, copy in enumerate(made.arrays):
-            np.copyto(copy, known.arrays[number] if known.arrays else 0, casting="same_kind")
-        return made.memory
+        copy = self._layout.new()
+        for array, values in zip(copy.arrays, known.arrays, strict=False):
+            np.copyto(array, values, casting="same_kind")
+        return copy.memory
 
     def total(self) -> list[np.ndarray]:
         """The sum over all shards, with NaN in one pattern, if the reports have each shard once. A collective."""

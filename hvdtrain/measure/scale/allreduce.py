@@ -15,8 +15,6 @@ import numpy as np
 
 AGREEMENT_BYTES = 64
 """A bit for each gradient, and flags: Horovod's CacheCoordinator."""
-HOROVOD_EXCHANGE = 4
-"""Latencies of an all-to-all by Horovod over Gloo, besides an agreement and its own: measured (docs/scaling.md)."""
 SMALL_BYTES_OF_TWO, SMALL_BYTES = 4 << 20, 128 << 10
 """Of Horovod over Gloo, with two ranks and with more: GlooSmallAllreduce in setup/horovod/."""
 
@@ -148,8 +146,8 @@ class Allreduce(NamedTuple):
         ratio, before_s = link.ratio(size), link.call_s + sum(self.agreement(cluster))
         if not packed or self.in_turn:
             return ratio * (before_s + sum(self.algorithm(size, cluster)))
-        more_s = 2 * self.agrees * HOROVOD_EXCHANGE * link.latency_s
-        return ratio * (2 * before_s + sum(exchange(size, cluster))) + more_s
+        sizes_s = self.agrees * link.latency_s  # ranks first tell each other the sizes of the parts
+        return ratio * (2 * (before_s + sizes_s) + sum(exchange(size, cluster)))
 
 
 STRATEGIES = {
