@@ -6,6 +6,7 @@ stays so, or makes its block not finite, so that ranks notice it as without pack
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -27,7 +28,7 @@ def shape_of(array: tuple[int, ...]) -> tuple[int, int]:
 
 def views(vector: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """The beginning of a vector as arrays of these shapes, one after the other."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
+    ends = itertools.accumulate(map(math.prod, shapes))
     return [vector[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
 
 

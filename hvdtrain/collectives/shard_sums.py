@@ -72,7 +72,7 @@ class ShardSums:
         arrays = self._sums.total()
         means, totals = arrays[: len(self._parameters)], arrays[len(self._parameters) :]
         for mean in means:
-            np.divide(mean, mean.dtype.type(self._shards), mean)
+            mean /= self._shards
         changes = zip(self._start, self._bases, (total / len(losses) for total in totals), strict=True)
         return Combined(means, [_changed(*change) for change in changes], losses)
 
@@ -89,12 +89,12 @@ class ShardSums:
     def _read(self, reports: np.ndarray) -> list[ShardLoss]:
         """The losses, from the reports of all ranks, (ranks,); sets the membership that all know."""
         step, audit = self._step, self._step.audit
-        self._group.agreed_membership = min(reports["membership"].tolist())
+        self._group.agreed_membership = int(reports["membership"].min())
         expected = np.zeros_like(reports["computed"])
         for rank, shards in enumerate(step.by_rank):
             expected[rank, list(shards)] = 1
-        if len(wrong := np.argwhere(reports["computed"] != expected)):
-            rank, shard = wrong[0]
+        if (wrong := reports["computed"] != expected).any():
+            rank, shard = np.argwhere(wrong)[0]
             times = f"{reports['computed'][rank, shard]} time(s) and not {expected[rank, shard]}"
             problem = f"shard {shard} of step {step.step}: rank {rank} computed it {times}, so its gradient is wrong"
             raise TrainingError(problem, step=step.step)

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.mean import views
 from hvdtrain.interfaces.combining import Types
 from hvdtrain.interfaces.strategy import Group
 
@@ -83,16 +82,19 @@ class MessageLayout:
     """How arrays of these types lie in a message, of float64 words: after the room, float64 first, and then float32."""
 
     def __init__(self, types: Types, room: int) -> None:
-        self._types, self.room = types, room
-        doubles, singles = (
-            sum(math.prod(shape) for kind, shape in types if kind is of) for of in (np.float64, np.float32)
-        )
-        self._middle = room + doubles
-        self.length = self._middle + -(-singles // 2)
+        self.room, ends = room, [0, 0]
+        self._places = []
+        for kind, shape in types:
+            number = int(kind is np.float32)
+            first, ends[number] = ends[number], ends[number] + math.prod(shape)
+            self._places.append((number, slice(first, ends[number]), shape))
+        self._middle = room + ends[0]
+        self.length = self._middle + -(-ends[1] // 2)
 
     def new(self) -> Sum:
-        """Zeros, in a message of their own."""
-        message = np.zeros(self.length)
+        """Arrays whose values are to be set, in a message of their own."""
+        message = np.empty(self.length)
+        message[-1:] = 0  # half of it may belong to no array
         return Sum(self.arrays(message[self.room :]), message)
 
     def elements(self, words: np.ndarray, first: int) -> list[np.ndarray]:
@@ -102,11 +104,8 @@ class MessageLayout:
 
     def arrays(self, words: np.ndarray) -> list[np.ndarray]:
         """All words after the room as arrays."""
-        of_kind = {}
-        for elements in self.elements(words, self.room):
-            shapes = [shape for kind, shape in self._types if kind is elements.dtype.type]
-            of_kind[elements.dtype.type] = iter(views(elements, shapes))
-        return [next(of_kind[kind]) for kind, _ in self._types]
+        elements = self.elements(words, self.room)
+        return [elements[number][place].reshape(shape) for number, place, shape in self._places]
 
 
 class TreeSum:
@@ -127,17 +126,14 @@ class TreeSum:
 
     def add(self, shard: int, arrays: list[np.ndarray]) -> None:
         """Add a shard's arrays, of any types of floating-point numbers, which nothing may change until `exchange`."""
-        self._insert((0, shard), Sum(arrays))
-
-    def _insert(self, node: Node, value: Sum) -> None:
-        with np.errstate(invalid="ignore", over="ignore"):
-            self._tree.insert(self._sums, node, value, self._added)
+        self._tree.insert(self._sums, (0, shard), Sum(arrays), self._added)
 
     def _added(self, left: Sum, right: Sum) -> Sum:
         """The sum of two, in the memory of one of them."""
         total = left if len(left.memory) else right if len(right.memory) else self._layout.new()
-        for one, other, result in zip(left.arrays, right.arrays, total.arrays, strict=True):
-            np.add(one, other, result, dtype=result.dtype, casting="same_kind")
+        with np.errstate(invalid="ignore", over="ignore"):
+            for one, other, result in zip(left.arrays, right.arrays, total.arrays, strict=True):
+                np.add(one, other, result, dtype=result.dtype, casting="same_kind")
         return total
 
     def exchange(self, report: np.ndarray) -> np.ndarray:
@@ -156,19 +152,19 @@ class TreeSum:
         vector = vectors[0] if len(vectors) == 1 else np.concatenate([NOTHING, *vectors])
         lengths = [(room + len(nodes) * (end - first)) * (other != rank) for other, nodes in enumerate(self._subtrees)]
         received = self._group.exchange("shards", vector, [sum(map(len, each)) for each in sent], lengths)
-        reports = np.empty((len(lengths), room))
+        reports, start = np.empty((len(lengths), room)), 0
         for other, nodes in enumerate(self._subtrees):
             if other == rank:
                 reports[other], parts = report, [message[first:end] for message in own]
             else:
-                message, received = np.split(received, [lengths[other]])
+                message, start = received[start : start + lengths[other]], start + lengths[other]
                 reports[other], parts = message[:room], [*message[room:].reshape(len(nodes), end - first)]
             for node, words in zip(nodes, parts, strict=True):
-                self._insert(node, Sum(self._layout.elements(words, first), words))
+                self._tree.insert(self._sums, node, Sum(self._layout.elements(words, first), words), self._added)
         return reports
 
     def _message(self, node: Node) -> np.ndarray:
-        """A sum of this rank in a message; zeros where it is missing, as the report says."""
+        """A sum of this rank in a message; any values where it is missing, as the report says."""
         known = self._sums.get(node, Sum([]))
         if len(known.memory):
             return known.memory

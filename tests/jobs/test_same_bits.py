@@ -19,19 +19,19 @@ def runs_of(framework: str, strategy: str) -> dict[str, tuple[str, ...]]:
     """Trainings, by name: a network, also with weights and sampling of classes, and a task with dropout, batch
     normalization and an incomplete last batch.
 
-    In PyTorch also one with all kinds of buffers, and random numbers in evaluations.
+    In PyTorch also one with all kinds of buffers, float64, denormals, and random numbers in evaluations.
     """
     options = ("--strategy", strategy, *SHARDS)
     task = (*options, "--model", f"{SUPPORT / 'tasks'}/of_{framework}.py:Classifier", "--batch-size", "36")
     weighted = (*options, "--max-steps", "4")
     drawing = (*options, "--model", f"{SUPPORT / 'tasks'}/of_torch.py:DrawingClassifier")
     return {
-        **({"drawing": drawing} if framework == "torch" else {}),
         "lenet": (*options, "--clip-norm", "1", "--nesterov", "--ema", "0.9"),
         "task": (*task, "--optimizer", "adam"),
         "begun": (*task, "--optimizer", "adam", "--max-steps", "2"),
         "weighted": (*weighted, "--class-weights", "0=9,3=0.1"),
         "sampled": (*weighted, "--sample", "balanced"),
+        **({"drawing": drawing} if framework == "torch" else {}),  # last, as it changes how its thread computes
     }
 
 

@@ -56,11 +56,15 @@ class Sequences(SequenceRows):
 
 
 class Drawing(nn.Module):
-    """Draws random numbers in evaluations as well, asks for the step, and has a mask, a large counter and a mean."""
+    """Draws random numbers in evaluations as well, and asks for the step.
+
+    It has a mask, a large counter, a mean, gradients of float64, and some near the smallest normal number of float32.
+    """
 
     def __init__(self):
         super().__init__()
-        self.last = nn.Linear(4, 5)
+        self.tiny = nn.Parameter(torch.zeros(4))
+        self.hidden, self.last = nn.Linear(4, 5), nn.Linear(5, 5, dtype=torch.float64)
         self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
         self.register_buffer("calls", torch.tensor(2**60))
         self.register_buffer("mean", torch.zeros(4))
@@ -70,9 +74,13 @@ class Drawing(nn.Module):
             self.calls += 1
             self.mean.lerp_(numbers.mean(0), 0.1)
         now = hvdtrain.progress()
-        return self.last(numbers - self.mean + (0.1 + now.step / 100 + now.epoch) * torch.randn_like(numbers))
+        noise = (0.1 + now.step / 100 + now.epoch) * torch.randn_like(numbers)
+        return self.last(self.hidden(numbers - self.mean + noise + self.tiny * 1e-18 * 1e-18).double()).float()
 
 
 class DrawingClassifier(ClassifierRows):
+    """Flushes denormals to zero, in the thread that trains only."""
+
     def model(self):
+        torch.set_flush_denormal(True)
         return Drawing()
