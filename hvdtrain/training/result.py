@@ -69,7 +69,7 @@ def _summary(scores: Evaluation, per_class: dict[str, float]) -> str:
     figures = scores.metrics or ({} if scores.loss is None else {"loss": scores.loss})
     texts = [f"test {name} {figure(value)}" for name, value in figures.items()]
     if per_class:
-        worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
+        worst = min(per_class, key=lambda name: (np.isnan(per_class[name]), per_class[name]))
         at = list(figures).index("accuracy") if "accuracy" in figures else -1
         texts[at] += f" (worst class {worst}: {per_class[worst]:.3f})"
     return ", ".join(texts)
