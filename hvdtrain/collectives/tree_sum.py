@@ -84,6 +84,7 @@ class MessageLayout:
     def __init__(self, types: Types, room: int) -> None:
         self.room, ends = room, [0, 0]
         self._places = []
+        """Of each array: 0 if it is float64, else 1; its elements among those of its type; its shape."""
         for kind, shape in types:
             number = int(kind is np.float32)
             first, ends[number] = ends[number], ends[number] + math.prod(shape)
