@@ -14,9 +14,10 @@ over MPI; each rank has its shards' gradients as float32 arrays in memory. The w
 - gather: an allgather of all shards, which each rank adds in their order, in float64.
 - integers: the largest magnitudes, and an allreduce of 64-bit fixed-point numbers.
 
-Bytes are what a rank sends for a parameter by the algorithms that need the fewest (a ring). The error is the largest of
-some thousand elements against `math.fsum`, in units of one rounding to float32 (half a unit in the last place); 1.00 is
-the least that is possible. The hash shows whether the bits are the same with all numbers of ranks and libraries.
+Bytes are the most that a rank sends for a parameter, by the algorithms that need the fewest (a ring). The error is the
+largest of some thousand elements against `math.fsum`, in units of one rounding to float32 (half a unit in the last
+place); 1.00 is the least that is possible. The hash shows whether the bits are the same with all numbers of ranks and
+libraries.
 """
 
 from __future__ import annotations
@@ -235,7 +236,7 @@ def exact_sums(messages: Messages, shards: Shards) -> np.ndarray:
 def measure(
     messages: Messages, shards: Shards, way: Callable[[Messages, Shards], np.ndarray], exact: np.ndarray
 ) -> dict[str, Any]:
-    """What a way of summing costs this rank, its largest error, and the hash of its result."""
+    """What a way of summing costs: time on this rank, the most bytes that a rank sends, largest error; and its bits."""
     total = way(messages, shards)  # fills caches
     checked = total[np.linspace(0, len(total) - 1, CHECKED).astype(np.int64)].astype(np.float64)
     rounding = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64) / 2
@@ -249,7 +250,7 @@ def measure(
     return {
         "ms": 1e3 * median(seconds),
         "messages_ms": 1e3 * median(in_messages),
-        "bytes": messages.bytes / len(total),
+        "bytes": max(messages.group.gather(messages.bytes)) / len(total),
         "error": float((np.abs(checked - exact) / rounding).max()),
         "hash": hashlib.sha256(total).hexdigest()[:16],
     }

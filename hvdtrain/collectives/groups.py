@@ -21,6 +21,7 @@ from hvdtrain.system import rank_info
 from hvdtrain.system.phases import collective
 
 T = TypeVar("T")
+SAME_CALLS = "let all ranks make the same calls; leave a training loop on every rank after the same step"
 MAX_ELEMENTS = 1 << 30
 """Of a message of MPI, which counts them in 32 bits."""
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.groups import AllreduceGroup
+from hvdtrain.collectives.groups import SAME_CALLS, AllreduceGroup
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.config.options import Config
 from hvdtrain.errors import TrainingError, UserError
@@ -112,8 +112,8 @@ class HorovodGroup(AllreduceGroup):
     @collective
     def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
         tensor, came = self._hvd.alltoall(self._to_tensor(vector), counts, name=f"{BLOCKING_PREFIX}{name}")
-        if (elements := self._to_numpy(came).tolist()) != lengths:
-            raise TrainingError(f"the ranks disagree about {name}: {elements} elements came in place of {lengths}")
+        if self._to_numpy(came).tolist() != lengths:
+            raise TrainingError(f"parts of {name} came that have other sizes than this rank expects", SAME_CALLS)
         received = self._to_numpy(tensor)
         return received if received.flags.writeable else received.copy()
 

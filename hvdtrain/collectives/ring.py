@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
-from hvdtrain.collectives.groups import CommunicationTime
+from hvdtrain.collectives.groups import SAME_CALLS, CommunicationTime
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.collectives.ring_rendezvous import connect_ranks
 from hvdtrain.errors import PeerLost, TrainingError, UserError
@@ -146,7 +146,7 @@ class RingGroup(CommunicationTime):
             raise TrainingError(
                 f"rank {self._from} and rank {self.rank} are not at the same place of their program: rank {self._from} "
                 f"begins {_described(arriving)}, rank {self.rank} expects {_described(expected)}",
-                "let all ranks make the same calls; leave a training loop on every rank after the same step",
+                SAME_CALLS,
             )
 
     def _send(self, header: bytes, data: memoryview, done: int) -> int:
@@ -234,8 +234,8 @@ class RingGroup(CommunicationTime):
     @collective
     def close(self) -> None:
         if self.size > 1:
-            with contextlib.suppress(PeerLost):  # a neighbor may have passed this barrier and exited already
-                self.gather(None)  # a barrier: no rank closes a connection that its neighbor still uses
+            with contextlib.suppress(PeerLost):  # another rank may have passed this barrier and exited already
+                self.gather(None)  # a barrier: no rank closes a connection that another still uses
             self.disconnect()
 
     def abort(self) -> None:

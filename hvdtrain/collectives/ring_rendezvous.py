@@ -1,8 +1,8 @@
 """How the ranks of a ring find each other, and reject callers that do not know the job's token.
 
 Rank 0 listens at the rendezvous address. Every other rank connects to it and says where it listens itself. Rank 0 then
-sends the addresses of all ranks, and any two ranks connect. The two sides of each connection prove to each
-other that they know the token.
+sends the addresses of all ranks, and any two ranks connect, as an exchange of parts needs. The two sides of each
+connection prove to each other that they know the token.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def connect_ranks(rank: RankInfo, address: Address, token: str, limit: RunningLi
     except (OSError, ValueError) as error:
         raise TrainingError(
             f"rank {rank.rank} cannot join the ring of {rank.size} at {address[0]}:{address[1]} ({error})",
-            "check that all ranks were started and can reach that address",
+            "check that all ranks were started, and that all their hosts can reach each other",
             rank=rank.rank,
         ) from None
     for link in links.values():

@@ -41,7 +41,7 @@ class ShardSums:
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
         self._step, self._start, self._remaining = step, list(statistics), iter(step.shards or ())
-        # Without elements that are not finite, as of a mask, or of a minimum before its first value.
+        # With 0 for infinities, as in a mask or a minimum before its first value, so that differences are finite.
         self._bases = [np.where(np.isfinite(array), array, array.dtype.type(0)) for array in self._start]
         types = self._parameters + tuple(type_of(np.float64, array.shape) for array in self._start)
         self._sums = TreeSum(self._group, step.by_rank, types, self._report_type.itemsize // 8)
@@ -95,9 +95,9 @@ class ShardSums:
             expected[rank, list(shards)] = 1
         if (wrong := reports["computed"] != expected).any():
             rank, shard = np.argwhere(wrong)[0]
-            times = f"{reports['computed'][rank, shard]} time(s) and not {expected[rank, shard]}"
-            problem = f"shard {shard} of step {step.step}: rank {rank} computed it {times}, so its gradient is wrong"
-            raise TrainingError(problem, step=step.step)
+            times = f"{reports['computed'][rank, shard]} time(s) instead of {expected[rank, shard]}"
+            problem = f"rank {self._group.ranks[rank]} computed shard {shard} of step {step.step} {times}"
+            raise TrainingError(problem, "let each rank compute each of its shards once", step=step.step)
         owners = {shard: rank for rank, shards in enumerate(step.by_rank) for shard in shards}
         if audit:
             hashes = {rank: int(reports["hash"][rank]) for rank in (owners[audit.shard], audit.by)}

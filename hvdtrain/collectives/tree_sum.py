@@ -1,12 +1,13 @@
 """The sum over all shards of a global batch (`--shards`) in a fixed order: the same bits on any number of ranks.
 
 Additions of the same numbers in the same order give the same bits, whoever makes them. The order is a binary tree over
-the numbers of the shards: node (l, i) is the sum of the shards from i 2^l to (i + 1) 2^l - 1, which is that of its two
-halves. Shards without rows are absent, and a node with one half is that half.
+the numbers of the shards: node (l, i) is the sum of the shards from i 2^l to (i + 1) 2^l - 1, which is the sum of its
+halves (l - 1, 2 i) and (l - 1, 2 i + 1). Shards without rows are absent, and a node with one half is that half.
 
-A rank adds its shards as they are computed, and so has the sums of subtrees: of a range of shards, at most two of each
-level. It sends each in parts of the elements to the ranks that add those parts; then each rank sends its part of the
-total to all. Of two ranks, both add all elements: no more bytes if each has one subtree, and one message less.
+A rank adds two shards or sums as soon as it has both halves of a node. What is left are the sums of subtrees: of a
+range of shards, at most two of each level. It cuts each into parts, and sends each part to the rank that adds it; then
+each rank sends its part of the total to all. Two ranks both add all elements, which saves the second message, and sends
+no more bytes if each has a single subtree.
 
 With V shards, an element of a shard takes part in at most h = ceil(log2 V) additions. Each is rounded, in float32 by at
 most 2^-24 of its result, so the error is at most h 2^-24 sum |x|, to first order (Higham, Accuracy and Stability of
@@ -36,7 +37,7 @@ class Sum(NamedTuple):
 
     arrays: list[np.ndarray]
     memory: np.ndarray = NOTHING
-    """Of the arrays, float64; nothing for those of a single shard, which belong to the framework."""
+    """The message that holds the arrays, float64; NOTHING if they belong to the framework, and may not be changed."""
 
 
 class Tree:
@@ -79,12 +80,12 @@ def _order(by_rank: tuple[tuple[int, ...], ...]) -> tuple[Tree, list[list[Node]]
 
 
 class MessageLayout:
-    """How arrays of these types lie in a message, of float64 words: after the room, float64 first, and then float32."""
+    """How arrays lie in a message of float64 words: after the room for a report, those of float64, then of float32."""
 
     def __init__(self, types: Types, room: int) -> None:
         self.room, ends = room, [0, 0]
         self._places = []
-        """Of each array: 0 if it is float64, else 1; its elements among those of its type; its shape."""
+        """Of each array: 0 if it is float64, else 1; its slice of all elements of its type; its shape."""
         for kind, shape in types:
             number = int(kind is np.float32)
             first, ends[number] = ends[number], ends[number] + math.prod(shape)
@@ -112,7 +113,7 @@ class MessageLayout:
 class TreeSum:
     """The sum over the shards of a step: `add` this rank's, `exchange` the sums of all ranks, and take the `total`.
 
-    by_rank: the numbers of each rank's shards. types: of the arrays of a shard. room: words of a report.
+    by_rank: the numbers of each rank's shards. types: of the arrays of a shard. room: float64 words of a report.
     """
 
     def __init__(self, group: Group, by_rank: tuple[tuple[int, ...], ...], types: Types, room: int) -> None:
@@ -123,7 +124,7 @@ class TreeSum:
         parts = 1 if size <= 2 or words < size else size
         ends = [room + words * part // parts for part in range(parts + 1)]
         self._adds_all, self._parts = parts == 1, [*itertools.pairwise(ends)] * (size // parts)
-        """The words of a message that each rank adds: the first, and one past the last."""
+        """For each rank, the words of a message that it adds: the first, and one past the last."""
 
     def add(self, shard: int, arrays: list[np.ndarray]) -> None:
         """Add a shard's arrays, of any types of floating-point numbers, which nothing may change until `exchange`."""
@@ -131,7 +132,7 @@ class TreeSum:
 
     def _added(self, left: Sum, right: Sum) -> Sum:
         """The sum of two, in the memory of one of them."""
-        total = left if len(left.memory) else right if len(right.memory) else self._layout.new()
+        total = left if left.memory is not NOTHING else right if right.memory is not NOTHING else self._layout.new()
         with np.errstate(invalid="ignore", over="ignore"):
             for one, other, result in zip(left.arrays, right.arrays, total.arrays, strict=True):
                 np.add(one, other, result, dtype=result.dtype, casting="same_kind")
@@ -165,9 +166,9 @@ class TreeSum:
         return reports
 
     def _message(self, node: Node) -> np.ndarray:
-        """A sum of this rank in a message; any values where it is missing, as the report says."""
+        """This rank's sum of a node as a message; any values if a shard is missing, as all ranks then read and stop."""
         known = self._sums.get(node, Sum([]))
-        if len(known.memory):
+        if known.memory is not NOTHING:
             return known.memory
         copy = self._layout.new()
         for array, values in zip(copy.arrays, known.arrays, strict=False):
@@ -175,7 +176,7 @@ class TreeSum:
         return copy.memory
 
     def total(self) -> list[np.ndarray]:
-        """The sum over all shards, with NaN in one pattern, if the reports have each shard once. A collective."""
+        """The sum over all shards, with NaN in one pattern; valid if each shard was computed once. A collective."""
         ((_, words),) = self._sums.values()
         if not self._adds_all:
             lengths = [end - first for first, end in self._parts]

@@ -17,7 +17,7 @@ Shapes = Sequence[tuple[int, int]]
 
 
 def type_of(dtype: object, shape: Sequence[int]) -> tuple[type[np.floating[Any]], tuple[int, ...]]:
-    """The type in which arrays are added: float64 as it is, all others as float32. dtype: as its library has it."""
+    """The type in which arrays are added: float64 if they are float64, else float32. dtype: as its library has it."""
     return np.float64 if "float64" in str(dtype) else np.float32, tuple(shape)
 
 

@@ -30,7 +30,7 @@ class Group:
     known_membership = 0
     """The number of the newest membership that this process knows; always 0 where members stay the same."""
     agreed_membership = 0
-    """That of the newest one that all ranks know, by the last sum of a step."""
+    """That of the newest one that all ranks know, by the reports of the last step in shards."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -58,8 +58,8 @@ class Group:
     def exchange(self, name: str, vector: np.ndarray, counts: list[int], lengths: list[int]) -> np.ndarray:
         """Send each rank its part of a vector; returns what the ranks send to this one, in their order.
 
-        name: of what is exchanged, the same on all ranks. vector: float64 or uint8. counts: its elements for each rank.
-        lengths: elements that each rank sends to this one. The caller may change what is returned.
+        name: of what is exchanged, the same on all ranks. vector: float64 or uint8. counts: how many of its elements go
+        to each rank. lengths: how many come from each rank. The caller may change what is returned.
         """
         return vector
 

@@ -132,7 +132,7 @@ class Allreduce(NamedTuple):
     overlap: float = 0.0
     """Share of the communication hidden behind backward, of what could be; published systems have 0 to 0.75."""
     in_turn: bool = False
-    """Whether its ranks send the messages of an exchange one after the other, which takes as long as a ring."""
+    """Whether its ranks send the messages of an exchange one after the other: it then takes as long as a ring."""
 
     def agreement(self, cluster: Cluster) -> Seconds:
         """What the ranks need before each call."""

@@ -1,4 +1,4 @@
-"""The ring: correct sums, and reports of lost neighbors. `unit/jobs/test_ports.py` has callers that are no ranks."""
+"""The ring: correct sums, and reports of lost ranks. `unit/jobs/test_ports.py` has callers that are no ranks."""
 
 import socket
 import threading
@@ -130,7 +130,7 @@ def test_a_rank_that_is_elsewhere_in_its_script_ends_the_job(some, other, size):
 
 
 @pytest.mark.parametrize(("is_lost", "size"), [(True, 3), (False, 2)], ids=["lost", "silent"])
-def test_a_neighbor_that_is_lost_or_silent_is_reported(is_lost, size):
+def test_a_rank_that_is_lost_or_silent_is_reported(is_lost, size):
     reported = threading.Event()
 
     def job(ring):
@@ -152,7 +152,7 @@ def test_a_neighbor_that_is_lost_or_silent_is_reported(is_lost, size):
 
 
 def test_time_in_which_the_job_is_suspended_is_no_silence(monkeypatch):
-    """A rank is resumed after much longer than the limit, and its neighbor sends a moment later."""
+    """A rank is resumed after much longer than the limit, and another one sends a moment later."""
     passed, monotonic = [0.0], time.monotonic
     monkeypatch.setattr(processes.time, "monotonic", lambda: monotonic() + passed[0])
 

@@ -71,11 +71,11 @@ def test_a_last_batch_has_shards_without_rows():
 @pytest.mark.parametrize(
     ("shards_by_rank", "problem"),
     [
-        (([0, 1], [1, 2], [3, 4]), "shard 1 of step 7: rank 1 computed it 1 time(s) and not 0"),
-        (([0, 1, 1], [2], [3, 4]), "shard 1 of step 7: rank 0 computed it 2 time(s) and not 1"),
-        (([0, 1], [2], [4]), "shard 3 of step 7: rank 2 computed it 0 time(s) and not 1"),
-        (([0, 1], [], [3, 4]), "shard 2 of step 7: rank 1 computed it 0 time(s) and not 1"),
-        (([0, 2], [1], [3, 4]), "shard 1 of step 7: rank 0 computed it 0 time(s) and not 1"),
+        (([0, 1], [1, 2], [3, 4]), "rank 1 computed shard 1 of step 7 1 time(s) instead of 0"),
+        (([0, 1, 1], [2], [3, 4]), "rank 0 computed shard 1 of step 7 2 time(s) instead of 1"),
+        (([0, 1], [2], [4]), "rank 2 computed shard 3 of step 7 0 time(s) instead of 1"),
+        (([0, 1], [], [3, 4]), "rank 1 computed shard 2 of step 7 0 time(s) instead of 1"),
+        (([0, 2], [1], [3, 4]), "rank 0 computed shard 1 of step 7 0 time(s) instead of 1"),
     ],
 )
 def test_a_shard_that_is_not_computed_once_by_its_rank_ends_the_step_on_all_ranks(shards_by_rank, problem):

@@ -140,6 +140,13 @@ def test_types_of_gradients():
     assert single.tolist() == [120000, 1 + 2**-11] and double.tolist() == [1 + 2**-40]
 
 
+@pytest.mark.parametrize("types", [(), (type_of("float32", (0, 3)),)])
+@pytest.mark.parametrize("by_rank", [((0,), (1,)), ((0,), (1,), (2,))])
+def test_arrays_may_have_no_elements(by_rank, types):
+    shards = [[np.empty(shape, kind) for kind, shape in types]] * 3
+    assert summed(shards, by_rank, types) == [b""] * len(types)
+
+
 def test_nan_has_one_pattern():
     first, second = (np.array([bits, 0], np.uint32).view(np.float32) for bits in (0xFFC12345, 0x7F812345))
     (array,) = summed([[first], [second]], ((0,), (1,)), (type_of("float32", (2,)),))
