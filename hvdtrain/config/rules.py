@@ -180,7 +180,7 @@ RULES: tuple[Rule, ...] = (
     Rule("strategy", {"is_code": GIVEN, "has_tasks": DEFAULT}, "it trains networks as data only", OTHER, NONE),
     Rule("framework", {"schedule_method": only("schedule")}, "its optimizers have their schedules", SCHEDULED, TORCH),
     Rule("strategy", UPDATES, "in {framework}, it updates without the task's {schedule_method}()", NO_METHOD, NONE),
-    Rule("shards", {"sums_shards": DEFAULT}, "the order of its additions depends on the ranks", f"use {SHARDED}"),
+    Rule("shards", {"sums_shards": DEFAULT}, "the order in which the strategy adds is not fixed", f"use {SHARDED}"),
     Rule("sync_every", {"sums_shards": DEFAULT}, "the strategy has no steps of single ranks", f"use {SHARDED}"),
     Rule("devices", {"many_devices": DEFAULT}, "the strategy uses one device per process", OTHER, only(0, 1)),
     Rule("devices", {"batch_size": below("devices")}, "each device needs a row"),

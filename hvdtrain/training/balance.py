@@ -52,7 +52,7 @@ class Rebalancing(NamedTuple):
 def balanced(counts: Sequence[int], shard_s: Sequence[float]) -> list[int]:
     """The numbers of shards by which the slowest rank takes least for its own; each rank keeps at least one.
 
-    counts: the present numbers, by rank. shard_s: what a shard takes each rank. They change as little as possible.
+    counts: the present numbers, by rank. shard_s: what a shard takes each rank. Counts change as little as possible.
 
     While moving one from the slowest rank to the one that then takes least helps, it is moved. Afterwards every rank
     would take as long as the slowest with one more, and one of them has one more wherever the slowest has fewer.

@@ -49,7 +49,7 @@ def test_the_list_says_why_a_strategy_cannot_run(monkeypatch):
         ("torch", {"strategy": "mirrored"}, "torch has no such strategy; --strategy help lists them"),
         ("mxnet", {"strategy": "kvstore"}, "--strategy kvstore: mxnet has no such strategy (did you mean"),
         ("torch", {"strategy": "ddp", "devices": 2}, "--devices 2: the strategy uses one device per process"),
-        ("torch", {"strategy": "manual", "shards": 4}, "--shards 4: the order of its additions depends on the ranks"),
+        ("torch", {"strategy": "manual", "shards": 4}, "--shards 4: the order in which the strategy adds is not fixed"),
         ("torch", {"groups": 9}, "--groups 9: lenet has 4 gradients"),
         ("mxnet", {"precision": "fp16"}, "--precision fp16: mxnet does not compute in it on this processor (MXNetE"),
     ],
